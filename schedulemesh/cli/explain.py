@@ -156,8 +156,8 @@ def _lines(answer: ExplainResult, now: float) -> list[Line]:
         lines += _considered(answer["considered"])
     if answer["expected_duration"] is not None:
         lines += _part(say("expected_duration"), _duration(answer["expected_duration"]))
-    lines += _part(say("time_limit"), _time_limit(answer, now))
-    lines += _part(say("idle_limit"), _idle_limit(answer, now))
+    lines += _part(say("heading_time_limit"), _time_limit(answer, now))
+    lines += _part(say("heading_idle_limit"), _idle_limit(answer, now))
     if answer["state"] == "queued":
         lines += _part(say("earliest_start"), _start(answer, now))
     if answer["eviction"] is not None and not _is_said(answer["eviction"], answer):

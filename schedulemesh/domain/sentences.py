@@ -65,11 +65,23 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> Text:
 
 
 def in_words(text: Text, language: Language) -> str:
-    """A text in a language; what is no sentence as it is. Raises KeyError for a code without a text."""
+    """A text in a language; what is no sentence as it is."""
     if isinstance(text, str):
         return text
-    template = TEXTS[text.code][LANGUAGES.index(language)]
-    return _WORDS[language].vformat(template, (), text.parameters)
+    try:
+        return translation(text, language)
+    except KeyError:
+        # Of another version, for example in an old journal.
+        parameters = [f"{name} {value}" for name, value in text.parameters.items()]
+        return ", ".join((text.code, *parameters))
+
+
+def translation(sentence: Sentence, language: Language) -> str:
+    """A sentence in a language. Raises KeyError for one of another version, which has no text here, or other
+    parameters.
+    """
+    template = TEXTS[sentence.code][LANGUAGES.index(language)]
+    return _WORDS[language].vformat(template, (), sentence.parameters)
 
 
 def duration(seconds: float, language: Language) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from schedulemesh.domain.language import Language
 from schedulemesh.domain.node_names import short_ids
-from schedulemesh.domain.sentences import Sentence, in_words
+from schedulemesh.domain.sentences import Sentence, translation
 
 
 class _Words(NamedTuple):
@@ -129,7 +129,7 @@ def _translations(sentences: Mapping[str, Any], language: Language) -> Iterator[
     """What fields say in a language; nothing of a newer scheduler's sentence that has no text here."""
     for field, sentence in sentences.items():
         with suppress(KeyError):
-            yield field, in_words(msgspec.convert(sentence, Sentence), language)
+            yield field, translation(msgspec.convert(sentence, Sentence), language)
 
 
 def in_commands(sentence: str) -> str:

@@ -199,6 +199,17 @@ def test_the_guide_shows_what_is_printed(story):
     assert (FOLDER / f"{story}.txt").read_text(encoding="utf-8") in guide
 
 
+def test_the_chinese_guide_shows_what_is_printed():
+    guide = (ROOT / "docs" / "zh" / "queueing.md").read_text(encoding="utf-8")
+    assert (FOLDER / "short_of_quota.zh.txt").read_text(encoding="utf-8") in guide
+
+
+def test_chinese_lines_are_not_broken_apart_from_their_marks():
+    for path in FOLDER.glob("*.zh.txt"):
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        assert not [line for line in lines if line[0] in "，。；：、）" or line[-1] in "（《"]
+
+
 def test_names_as_long_as_they_may_be_stay_within_the_width():
     name = "n" * 253
     given = Mesh(pool(name, gpu=1), nodes=[node("gpu-1", gpu=8)])

@@ -216,6 +216,11 @@ def test_the_task_is_explained(browser):
     waits = browser.get("/task?id=whole-node")
     for words in ("Why it waits", "Who holds it", "What would help", "Next step", "Place 1 of 1"):
         assert words in waits.words
+    assert "Ask for less" in waits.words or "it starts when" in waits.words
+    in_chinese = browser.get("/task?id=whole-node&lang=zh").words
+    assert "没有节点放得下" in in_chinese
+    assert "it starts when" not in in_chinese
+    browser.get("/task?id=whole-node&lang=en")
     evicted = browser.get("/evictions").words
     assert "detector" in evicted
 

@@ -53,8 +53,8 @@ _HEADINGS: Mapping[str, tuple[str, str]] = {
     ),
     "sufficient": ("sufficient", "足够"),
     "expected_duration": ("expected duration", "预计时长"),
-    "time_limit": ("time limit", "运行时限"),
-    "idle_limit": ("idle limit", "空闲时限"),
+    "heading_time_limit": ("time limit", "运行时限"),
+    "heading_idle_limit": ("idle limit", "空闲时限"),
     "earliest_start": ("earliest start", "最早启动"),
     "last_eviction": ("last eviction", "最近一次被抢占"),
 }

@@ -28,6 +28,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.wording import translated
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
 from schedulemesh.server.event_streams import (
@@ -213,7 +214,7 @@ class Page:
         frame: dict[str, Any] = {"screen": screen}
 
         async def drawn(visit: Visit, caller: TokenCaller) -> Response:
-            reads = self._reads_of(caller)
+            reads = self._reads_of(visit, caller)
             about = await reads.facts(GetAbout())
             frame.update(caller=caller, scheduler=about["name"], now=about["time"])
             view = await screen.view(reads, request.query_params)
@@ -221,15 +222,16 @@ class Page:
 
         return await self._in_session(request, drawn, frame)
 
-    def _reads_of(self, caller: TokenCaller) -> ScreenReads:
-        return ScreenReads(self._reads, self._gateway, self._rehearsals, caller)
+    def _reads_of(self, visit: Visit, caller: TokenCaller) -> ScreenReads:
+        language = visit.words.language
+        return ScreenReads(self._reads, self._gateway, self._rehearsals, caller, language)
 
     async def _rehearse(self, request: Request) -> Response:
         """Have a rehearsal made; the screen shows its answer."""
 
-        async def begun(_visit: Visit, caller: TokenCaller) -> Response:
+        async def begun(visit: Visit, caller: TokenCaller) -> Response:
             fields = dict(_pairs(await request.body()))
-            is_begun = await begin_rehearsal(self._reads_of(caller), fields)
+            is_begun = await begin_rehearsal(self._reads_of(visit, caller), fields)
             target = REHEARSAL if is_begun else link(REHEARSAL, ("busy", 1))
             return self._redirect(target)
 
@@ -238,8 +240,8 @@ class Page:
     async def _usage_csv(self, request: Request) -> Response:
         """What the screen of usage shows, as a file."""
 
-        async def file(_visit: Visit, caller: TokenCaller) -> Response:
-            reads = self._reads_of(caller)
+        async def file(visit: Visit, caller: TokenCaller) -> Response:
+            reads = self._reads_of(visit, caller)
             text = await usage_csv(reads, request.query_params)
             named = {"content-disposition": 'attachment; filename="usage.csv"'}
             return Response(text, 200, {**_HEADERS, **named}, "text/csv; charset=utf-8")
@@ -271,7 +273,8 @@ class Page:
         except InvalidRequestError as error:
             return self.problem(visit, 400, str(error), frame=frame)
         except Problem as problem:
-            return self.problem(visit, problem.status, str(problem), problem.headers, frame)
+            sentence = translated(problem.body, visit.words.language)["error"]
+            return self.problem(visit, problem.status, sentence, problem.headers, frame)
 
     async def _change(self, request: Request) -> Response:
         """Carry out a change that was confirmed."""
@@ -289,11 +292,11 @@ class Page:
         action = action_named(named.get("do", ""))
         request_id = parse_name(named.get("form", ""), "form")
         form = form_of(fields, action, request_id, caller.client)
-        outcomes = await carry_out(self._gateway, caller, action, form)
+        outcomes = await carry_out(self._gateway, caller, action, form, visit.words.language)
         self._reads.outdated()
         if action.subject == "token":
             self._tokens.outdated()
-        reads = self._reads_of(caller)
+        reads = self._reads_of(visit, caller)
         names, now = await reads.node_names(), await reads.now()
         view = {
             "caller": caller,

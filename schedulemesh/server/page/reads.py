@@ -15,6 +15,7 @@ from schedulemesh.api.call import Call
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.nodes import ListNodeNames
 from schedulemesh.api.pages import ListPage, PageQuery
+from schedulemesh.domain.language import Language
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol.answers import AnyAnswer
 from schedulemesh.protocol.callers import TokenCaller
@@ -87,9 +88,11 @@ class ScreenReads:
         gateway: SupervisorClient,
         rehearsals: Rehearsals,
         caller: TokenCaller,
+        language: Language,
     ) -> None:
+        """``language``: of the screen."""
         self._reads, self._gateway, self.caller = reads, gateway, caller
-        self.rehearsals = rehearsals
+        self.rehearsals, self.language = rehearsals, language
 
     async def answer(self, call: Call) -> AnyAnswer:
         """The answer to a call. Raises Problem where the role does not allow it."""

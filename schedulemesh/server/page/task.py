@@ -15,7 +15,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.protocol.answers import Explained, TaskLog
 from schedulemesh.protocol.public import explained
-from schedulemesh.protocol.wording import reworded
+from schedulemesh.protocol.wording import reworded, translated
 from schedulemesh.server.answers import unexpected
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_task
@@ -57,7 +57,8 @@ async def task(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     )
     if not isinstance(answer, Explained):
         raise unexpected(answer)
-    facts = reworded(explained(answer.explanation), lambda text: in_words(text, names))
+    facts = translated(explained(answer.explanation), reader.language)
+    facts = reworded(facts, lambda text: in_words(text, names))
     facts["detail"] = in_words(facts["detail"], names)
     return {
         "facts": facts,
