@@ -52,7 +52,7 @@ def _spent_text(
         "budget_used_up",
         whose=whose,
         used=meter.used(budget, now) / 3600,
-        budget=budget.gpu_hours,
+        budget=budget.gpu_hours or 0.0,
         period=say(_PERIODS[budget.period]),
         turns=local_time(meter.level_until, budget),
     )
