@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 
 from schedulemesh.domain.owner_limits import parse_owner_limits
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.engine.state.fair_order import Entry, FairFirsts, FairOrder
+from schedulemesh.engine.state.owners import Owners, OwnerUse
 from tests.engine.builders import Mesh, differences, node, pool
 
 
@@ -157,3 +162,54 @@ def test_it_is_switched_on_and_off_while_tasks_wait(queueing):
     finish(mesh, "b1", after=5.0)
     assert list(mesh.starts)[-1] == "c1"
     assert differs(mesh) == []
+
+
+def test_the_first_task_of_a_fair_pool_is_compared_with_other_pools_by_the_order_of_the_queue():
+    mesh = Mesh(
+        fair(pool("p", cpu=9)),
+        fair(pool("q", cpu=9)),
+        fair(pool("r", cpu=9)),
+        nodes=[node("n", cpu=2)],
+    )
+    mesh.queue("r1", "r", cpu=2, owner="ada")
+    mesh.queue("p1", "p", cpu=1, owner="ada")
+    mesh.queue("q1", "q", cpu=1, owner="ben")
+    mesh.queue("p2", "p", cpu=1, owner="ben")
+    # Ada also waits with another task, so that her share counts against that of p2 as soon as p1 starts.
+    mesh.queue("p3", "p", priority=4.0, cpu=1, owner="ada")
+    finish(mesh, "r1", after=1.0)
+    assert list(mesh.starts)[-2:] == ["p1", "q1"]
+    assert differs(mesh) == []
+
+
+def test_a_first_entry_is_found_as_by_sorting_all_of_them_again():
+    numbers, owners, now = Random(5), Owners(), 0.0
+    owners.half_life_s = 100.0
+    owners.define(fair(pool("p", cpu=8)), (), now)
+    firsts = FairFirsts()
+    entries: dict[str, Entry] = {}
+    for number in range(400):
+        now += numbers.choice((0.0, 1.0, 50.0))
+        owner = numbers.choice("abcdef")
+        kind = numbers.choice(("add", "remove", "use", "use", "less"))
+        use = owners.uses["p"].setdefault(owner, OwnerUse(mean_at=now))
+        if kind == "add":
+            value = FairOrder.of(numbers.choice((1.0, 2.0)), owners.rank_of("p", owner))
+            entry = entries[f"t{number}"] = (value, number, f"t{number}")
+            firsts.add(entry)
+        elif kind == "remove" and entries:
+            firsts.remove(entries.pop(numbers.choice(sorted(entries))))
+        elif kind == "use" or (kind == "less" and use.running):
+            change = 1 if kind == "use" else -1
+            use.remember(now, owners.half_life_s)
+            owners.changed_at["p"] = now
+            use.change(Resources(cpu=change * UNIT), change)
+            owners.rank_anew("p", owner, {one[0].rank.owner for one in entries.values()})
+            firsts.sort_anew(owner)
+        if entries:
+            shares = {o: owners.share("p", o, owners.changed_at["p"]) for o in "abcdef"}
+            ranked = sorted(
+                entries.values(), key=lambda e: (shares[e[0].rank.owner], float(e[0]), e[1])
+            )
+            assert firsts[0] == ranked[0]
+            assert list(firsts) == ranked

@@ -283,30 +283,31 @@ def _order_value(state: MeshState, waiting: QueuedTask) -> float | None:
         return _before_all_passed(state, waiting, value)
     if state.queue.policy.is_by_priority and not state.preemption.ranks.ranks:
         return None
-    classes = state.queue.pools[waiting.pool_name].classes.values()
-    passed = (c for c in classes if _outranks(state, c, waiting) and c.entries[-1] > entry)
-    return value if any(passed) else None
+    return value if any(c.entries[-1] > entry for c in _outranking(state, waiting)) else None
 
 
 def _before_all_passed(state: MeshState, waiting: QueuedTask, value: float) -> float | None:
     """In a fair pool an order value before those of all tasks with more priority that a task passes, so that
     none of them evicts it for having waited; None: it passes none.
     """
-    entry, classes = state.queue.entry(waiting), state.queue.pools[waiting.pool_name].classes
+    entry = state.queue.entry(waiting)
     passed = [
         float(queue_class.entries[behind][0])
-        for queue_class in classes.values()
-        if _outranks(state, queue_class, waiting)
-        and (behind := queue_class.entries.bisect_right(entry)) < len(queue_class.entries)
+        for queue_class in _outranking(state, waiting)
+        if (behind := queue_class.entries.bisect_right(entry)) < len(queue_class.entries)
     ]
     return nextafter(min(value, *passed), -inf) if passed else None
 
 
-def _outranks(state: MeshState, queue_class: QueueClass, task: QueuedTask) -> bool:
-    """Whether tasks of a class have a higher priority than this one, or come before it by a label rule."""
-    if queue_class.priority > task.spec.priority:
-        return True
-    return bool(state.preemption.ranks.rank(queue_class.labels, task.spec.labels))
+def _outranking(state: MeshState, task: QueuedTask) -> list[QueueClass]:
+    """The classes of its pool whose tasks have a higher priority than a task, or come before it by a label
+    rule.
+    """
+    classes = state.queue.pools[task.pool_name].classes.values()
+    ranks, priority, labels = state.preemption.ranks, task.spec.priority, task.spec.labels
+    if not ranks.ranks:
+        return [c for c in classes if c.priority > priority]
+    return [c for c in classes if c.priority > priority or ranks.rank(c.labels, labels)]
 
 
 def _allocate_on_node(

@@ -37,7 +37,6 @@ from schedulemesh.engine.messages.stimuli import (
     TaskSubmitted,
 )
 from schedulemesh.engine.state.gangs import extra_tasks
-from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask, front_of
 from schedulemesh.engine.state.tasks import RunningTask
@@ -125,11 +124,11 @@ def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
     """Whether this task may end before a reserved start that others of its class would delay."""
     if task.queue_class is None or is_strict(tx, task.pool_name):
         return False
-    shapes = (
-        shape_on_node(each.submission.agent, need_of(tx.state, each))
+    no_room = tx.state.queue.no_room
+    if all(
+        no_room.includes(each.submission.agent.node_labels, need_of(tx.state, each))
         for each in task.each_alternative
-    )
-    if all(shape in tx.state.queue.no_room for shape in shapes):
+    ):
         return False
     return Backfill(tx).may_be_over(task)
 

@@ -20,7 +20,7 @@ turns, and so do the tasks of a pool (``turns``). A reclaim does not wait for th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -76,7 +76,6 @@ from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.state.fair_order import Entry
-from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask
@@ -391,48 +390,80 @@ class _Pass:
         only grow while tasks start, so one that has grown is put back.
         """
         fair = self._fair_pools(classes)
-        served = [c for c in classes if c.entries and c.pool_name not in fair]
-        served += [classes_of_pool.first for classes_of_pool in fair.values()]
+        served = [c for c in classes if c.pool_name not in fair and c.entries]
+        #: Of the fair pools, by the place of one of their classes in ``served``.
+        fair_at: dict[int, _FairClasses] = {}
+        for fair_classes in fair.values():
+            if (first := self._first_of(fair_classes)) is not None:
+                fair_at[len(served)] = fair_classes
+                served.append(first)
 
         def place(number: int) -> tuple[ShareKey, Entry, int]:
-            queue_class = served[number]
+            queue_class, others = served[number], fair_at.get(number)
             entry = self._later.get(queue_class) or queue_class.first
+            if others is not None:
+                entry = max(_plain(entry), others.passed)
             return (() if share is None else share(queue_class), entry, number)
 
         heap = [place(number) for number in range(len(served))]
         heapify(heap)
         while heap:
             earlier_share, earlier_entry, number = heappop(heap)
-            queue_class = served[number]
-            if not queue_class.entries and queue_class.pool_name not in fair:
-                continue  # owners have reached their limits, or as many members of an array run as may
-            if queue_class.owners or queue_class.pool_name in fair:
-                others = fair.get(queue_class.pool_name)
-                if others is not None:
-                    if not others:
-                        continue
-                    queue_class = served[number] = others.first
-                if place(number)[1] > earlier_entry:
-                    heappush(heap, place(number))
+            queue_class, others_of_pool = served[number], fair_at.get(number)
+            if others_of_pool is not None:
+                first = self._first_of(others_of_pool)
+                if first is None:
                     continue
+                queue_class = served[number] = first
+            elif not queue_class.entries:
+                continue  # owners have reached their limits, or as many members of an array run as may
+            may_come_later = queue_class.owners or others_of_pool is not None
+            if heap and may_come_later and place(number)[1] > earlier_entry:
+                heappush(heap, place(number))
+                continue
             grown = share is not None and share(queue_class) > earlier_share
             if grown or (self._serve(queue_class) and queue_class.entries):
-                if queue_class.pool_name in fair:
-                    fair[queue_class.pool_name].sort_anew()
+                if others_of_pool is not None:
+                    others_of_pool.sort_anew()
                 heappush(heap, place(number))
-            elif queue_class.pool_name in fair:
-                fair[queue_class.pool_name].drop(queue_class)
+            elif others_of_pool is not None:
+                others_of_pool.drop(queue_class)
                 heappush(heap, (earlier_share, earlier_entry, number))
 
     def _fair_pools(self, classes: list[QueueClass]) -> dict[str, _FairClasses]:
         """Those of these classes that are of fair pools, by pool."""
-        owners, fair = self._tx.state.owners, dict[str, list[QueueClass]]()
-        for queue_class in classes if owners.pools else ():
-            if queue_class.entries and owners.is_fair(queue_class.pool_name):
-                fair.setdefault(queue_class.pool_name, []).append(queue_class)
+        fair_names, fair = self._tx.state.owners.fair, dict[str, list[QueueClass]]()
+        for queue_class in classes if fair_names else ():
+            if queue_class.pool_name in fair_names:
+                of_pool = fair.get(queue_class.pool_name)
+                if of_pool is None:
+                    of_pool = fair[queue_class.pool_name] = []
+                of_pool.append(queue_class)
         return {
-            name: _FairClasses(self._tx, of_pool, self._later) for name, of_pool in fair.items()
+            name: _FairClasses(self._tx, name, of_pool, self._later)
+            for name, of_pool in fair.items()
         }
+
+    def _first_of(self, fair_classes: _FairClasses) -> QueueClass | None:
+        """The class of a fair pool that is served next; None: none of it may start."""
+        if fair_classes.is_outdated:
+            self._close_short(fair_classes)
+        return fair_classes.first
+
+    def _close_short(self, fair_classes: _FairClasses) -> None:
+        """Serve those classes no more for which the pool's quota is short, each amount tried once for all its
+        owners. Not where a task may be helped that cannot be paid: by loans, or by evictions.
+        """
+        tx, pool_name = self._tx, fair_classes.pool_name
+        ledger = tx.state.ledger
+        may_borrow = self._borrowers is not None and ledger.cohorts.neighbours(pool_name).names
+        if self._turn is not None or may_borrow or ledger.holds or is_strict(tx, pool_name):
+            return
+        by_id = tx.state.queue.by_id
+        for queue_class in fair_classes.pass_over(
+            lambda c: not self._can_be_paid(by_id[c.first[-1]], c)
+        ):
+            tx.state.queue.close(queue_class)
 
     def _usage(self, queue_class: QueueClass) -> ShareKey:
         """The dominant share of all quota that the pool's tasks hold, by its weight."""
@@ -617,14 +648,18 @@ class _Pass:
         submissions = queue_class.each_alternative(task.submission)
         if not any(map(self._may_have_room, submissions)):
             return False
-        pool_name, client = task.pool_name, task.submission.client
-        if any(
-            can_be_paid(state, pool_name, need_of_submission(state, each), client)
-            for each in submissions
-        ):
+        if self._can_be_paid(task, queue_class):
             return True
         state.queue.close(queue_class)
         return False
+
+    def _can_be_paid(self, task: QueuedTask, queue_class: QueueClass) -> bool:
+        """Whether there is quota for a task in any of its alternatives."""
+        state, pool_name, client = self._tx.state, task.pool_name, task.submission.client
+        return any(
+            can_be_paid(state, pool_name, need_of_submission(state, each), client)
+            for each in queue_class.each_alternative(task.submission)
+        )
 
     def _may_have_room(self, submission: TaskSubmitted) -> bool:
         """False: no node has room for a task in this one of its alternatives, or there is no group."""
@@ -636,8 +671,9 @@ class _Pass:
                 group_request.spare is not None
                 or _kind_of(group_request) not in state.queue.no_group
             )
-        shape = shape_on_node(submission.agent, need)
-        return not submission.choose_node or shape not in state.queue.no_room
+        if not submission.choose_node:
+            return True
+        return not state.queue.no_room.includes(submission.agent.node_labels, need)
 
     def _try_start(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         if (refusal := self._backfill.refusal_of(task)) is not None:
@@ -659,7 +695,7 @@ class _Pass:
         """Note that a request does not fit, for others that ask for the same."""
         queue = self._tx.state.queue
         if request.by_node:
-            queue.no_room.add(request.node_shape)
+            queue.no_room.add(request.stimulus.agent.node_labels, request.need)
         group_request = request.group_request
         # A spare reserved group depends on more than groups and room: on who else of the pool waits.
         if group_request is not None and group_request.spare is None and not request.payment.short:
@@ -731,46 +767,114 @@ class _FairClasses:
     """The classes of a fair pool in their order, which changes with every fact."""
 
     def __init__(
-        self, tx: Transaction, classes: list[QueueClass], later: dict[QueueClass, Entry]
+        self,
+        tx: Transaction,
+        pool_name: str,
+        classes: list[QueueClass],
+        later: dict[QueueClass, Entry],
     ) -> None:
+        self.pool_name = pool_name
         self._tx, self._classes, self._later = tx, dict.fromkeys(classes), later
-        self._heap: list[tuple[Entry, int, QueueClass]] = []
         self._facts = -1
-
-    def __bool__(self) -> bool:
-        self._renew()
-        return bool(self._heap)
+        #: Nobody waits for extra members, so that they are not among the firsts of the pool.
+        self._extra = [c for c in classes if c.extra]
+        #: The first tasks of the pool's classes, behind that of the class ``_first_of_firsts``; None: they
+        #: are not looked at yet.
+        self._firsts: Iterator[QueuedTask] | None = None
+        self._first_of_firsts: QueueClass | None = None
+        self._first: QueueClass | None = None
+        #: What the classes ask for that are short of quota, and are passed over. They keep the place of their
+        #: pool among others: the latest place of one that was passed over.
+        self._short: set[int] = set()
+        self.passed = _FIRST
 
     @property
-    def first(self) -> QueueClass:
-        """The class that is served next."""
-        self._renew()
-        return self._heap[0][-1]
+    def is_outdated(self) -> bool:
+        """Whether there were facts since the order was found out: other classes may come first, or be short
+        of quota.
+        """
+        return self._facts != len(self._tx.facts)
+
+    @property
+    def first(self) -> QueueClass | None:
+        """The class that is served next; None: none."""
+        if self.is_outdated:
+            self._facts, self.passed = len(self._tx.facts), _FIRST
+            self._first = self._first_of_firsts = self._firsts = None
+        if self._first is None and self._classes:
+            self._first = self._next()
+        return self._first
+
+    def pass_over(self, is_short: Callable[[QueueClass], bool]) -> list[QueueClass]:
+        """Pass over the classes that are short of quota, which depends on what they ask for alone; returns
+        them.
+        """
+        one_of_each = {id(c.asked): c for c in self._classes}
+        self._short = {key for key, c in one_of_each.items() if c.entries and is_short(c)}
+        if not self._short:
+            return []
+        short = [c for c in self._classes if id(c.asked) in self._short]
+        if len(short) == len(self._classes):
+            self._classes.clear()
+        return short
 
     def drop(self, queue_class: QueueClass) -> None:
         """Serve a class no more."""
         del self._classes[queue_class]
-        self._renew()
-        if self._heap and self._heap[0][-1] is queue_class:
-            heappop(self._heap)
-        else:
-            self.sort_anew()
+        self._first = None
 
     def sort_anew(self) -> None:
         """Another task of a class is served next."""
-        self._facts = -1
+        self._first = None
 
-    def _renew(self) -> None:
-        """Put them in order again, where facts may have changed what owners have used."""
-        if self._facts == len(self._tx.facts):
-            return
-        self._facts = len(self._tx.facts)
-        self._heap = [
-            (self._later.get(queue_class) or queue_class.first, number, queue_class)
-            for number, queue_class in enumerate(self._classes)
-            if queue_class.entries
-        ]
-        heapify(self._heap)
+    def _next(self) -> QueueClass | None:
+        """The class whose next task comes first."""
+        elsewhere = [(c.first, c) for c in self._extra if self._serves(c) and c not in self._later]
+        elsewhere += [(entry, c) for c, entry in self._later.items() if self._serves(c)]
+        queue_class = self._next_of_firsts()
+        if queue_class is not None and elsewhere:
+            elsewhere.append((queue_class.first, queue_class))
+        return min(elsewhere, key=_entry_of)[1] if elsewhere else queue_class
+
+    def _next_of_firsts(self) -> QueueClass | None:
+        """The class whose first task comes first, of those whose first task is served next."""
+        queue = self._tx.state.queue
+        if self._firsts is None:
+            self._firsts = queue.firsts_of(self.pool_name)
+        queue_class = self._first_of_firsts
+        while queue_class is None or not self._serves_first(queue_class):
+            task = next(self._firsts, None)
+            if task is None:
+                return None
+            queue_class = self._first_of_firsts = task.queue_class
+        return queue_class
+
+    def _serves_first(self, queue_class: QueueClass) -> bool:
+        """Whether the first task of a class is served next when it is its turn; it is dropped if not."""
+        if queue_class not in self._classes or queue_class in self._later:
+            return False
+        if id(queue_class.asked) not in self._short:
+            return True
+        self.passed = max(self.passed, _plain(queue_class.first))
+        del self._classes[queue_class]
+        return False
+
+    def _serves(self, queue_class: QueueClass) -> bool:
+        return queue_class in self._classes and bool(queue_class.entries)
+
+
+#: Before every place.
+_FIRST: Entry = (-inf, 0, "")
+
+
+def _entry_of(place: tuple[Entry, QueueClass]) -> Entry:
+    return place[0]
+
+
+def _plain(entry: Entry) -> Entry:
+    """A place as other pools see it: shares of owners do not count."""
+    value, number, task_id = entry
+    return (float(value), number, task_id)
 
 
 class _Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -7,7 +7,8 @@ gone: also quota that it borrows, and what its victims have not left yet. Agents
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -16,12 +17,14 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.decay import decayed_mean
-from schedulemesh.engine.state.fair_order import OwnerRank
+from schedulemesh.engine.state.fair_order import OwnerRank, RankedPool, ShareParts
 
 #: Owners of one pool that hold nothing, beyond which those that have used least are forgotten.
 _IDLE_OWNERS = 1_000
 #: Owners whose limits are kept, so that they are not made of their entry and the default each time.
 _LIMITS = 10_000
+#: Ranks of one pool, beyond twice as many as there are owners whose tasks wait: then others are forgotten.
+_SPARE_RANKS = 64
 
 
 class OwnerUse(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -39,6 +42,14 @@ class OwnerUse(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         half-life ago counts half as much as what is held now.
         """
         return decayed_mean(self.mean, self.mean_at, self.held, now, half_life_s)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether of no kind they have held more on average than they hold now, so that their share stays the
+        same until they hold more or less.
+        """
+        amounts = dict(self.held.items())
+        return all(units <= amounts.get(kind, 0) for kind, units in self.mean.items())
 
     def remember(self, at: float, half_life_s: float) -> None:
         """Have the mean include what they have held until this time."""
@@ -64,6 +75,7 @@ class Owners:
         #: Of fair pools: when what their owners hold has changed last, and the ranks of owners by that time.
         self.changed_at: dict[str, float] = {}
         self.ranks: dict[str, dict[str, OwnerRank]] = {}
+        self._ranked: dict[str, RankedPool] = {}
         #: What limits each owner, by pool and owner; found out as it is asked for.
         self._limits: dict[tuple[str, str], OwnerLimit] = {}
         #: The half-life of past use; 0: only what is held now counts.
@@ -88,7 +100,7 @@ class Owners:
             self._begin_to_remember(spec, at)
         if before is not None and _seen_by_queue(before) == _seen_by_queue(spec):
             return False
-        self.ranks.pop(spec.name, None)
+        self._forget_ranks(spec.name)
         return True
 
     def _begin_to_remember(self, spec: PoolSpec, at: float) -> None:
@@ -106,7 +118,11 @@ class Owners:
         self._limits.clear()
         self.uses.pop(pool_name, None)
         self.changed_at.pop(pool_name, None)
+        self._forget_ranks(pool_name)
+
+    def _forget_ranks(self, pool_name: str) -> None:
         self.ranks.pop(pool_name, None)
+        self._ranked.pop(pool_name, None)
 
     def is_fair(self, pool_name: str) -> bool:
         """Whether in this pool the owner comes first who has used least."""
@@ -117,35 +133,66 @@ class Owners:
         which its tasks hold, or have held on average where that is more.
         """
         use = self.uses.get(pool_name, {}).get(owner)
-        if use is None:
-            return 0.0
+        return 0.0 if use is None else self._share_of(use, pool_name, now)
+
+    def _share_of(self, use: OwnerUse, pool_name: str, now: float) -> float:
+        parts = self._parts_of(use, pool_name, now)
+        if not parts.is_past:
+            return parts.share
+        past: float = 0.5 ** (max(0.0, now - parts.at) / self.half_life_s)
+        return parts.share * past
+
+    def _parts_of(self, use: OwnerUse, pool_name: str, now: float) -> ShareParts:
+        quota = self.pools[pool_name].resources
+        if self.half_life_s <= 0 or use.is_steady:
+            return ShareParts(dominant_part(dict(use.held.items()), quota), now, True, False)
+        if not use.held:
+            return ShareParts(dominant_part(use.mean, quota), use.mean_at, False, True)
         mean = use.mean_until(now, self.half_life_s)
         most = {kind: max(units, mean.pop(kind, 0.0)) for kind, units in use.held.items()}
-        return dominant_part({**mean, **most}, self.pools[pool_name].resources)
+        return ShareParts(dominant_part({**mean, **most}, quota), now, False, False)
 
     def rank_of(self, pool_name: str, owner: str) -> OwnerRank:
         """The rank that all tasks of an owner have which wait in a fair pool."""
         ranks = self.ranks.setdefault(pool_name, {})
-        if owner not in ranks:
-            at = self.changed_at.get(pool_name, 0.0)
-            ranks[owner] = OwnerRank(pool_name, self.share(pool_name, owner, at))
-        return ranks[owner]
+        rank = ranks.get(owner)
+        if rank is None:
+            pool = self._ranked.get(pool_name)
+            if pool is None:
+                parts_of, at = partial(self._parts_when_changed, pool_name), self.changed_at
+                pool = self._ranked[pool_name] = RankedPool(
+                    pool_name, parts_of, at.get(pool_name, 0.0), self.half_life_s
+                )
+            rank = ranks[owner] = OwnerRank(pool, owner)
+        return rank
 
-    def rank(self, pool_name: str, waiting: Container[str]) -> bool:
-        """Compute the ranks anew, and forget those of owners none of whose tasks wait; whether the order of
-        the others may have changed.
-        """
-        if not self.is_fair(pool_name):
-            return False
-        ranks = self.ranks.get(pool_name, {})
-        waiting_ranks = {owner: rank for owner, rank in ranks.items() if owner in waiting}
-        self.ranks[pool_name] = waiting_ranks
+    def _parts_when_changed(self, pool_name: str, owner: str) -> ShareParts:
+        """How the share of an owner develops, when what any owner of the pool holds has changed last."""
         at = self.changed_at.get(pool_name, 0.0)
-        before = [rank.share for rank in waiting_ranks.values()]
-        shares = [self.share(pool_name, owner, at) for owner in waiting_ranks]
-        for rank, share in zip(waiting_ranks.values(), shares, strict=True):
-            rank.share = share
-        return _order(before) != _order(shares)
+        use = self.uses.get(pool_name, {}).get(owner)
+        if use is None:
+            return ShareParts(0.0, at, True, False)
+        return self._parts_of(use, pool_name, at)
+
+    def rank_anew(self, pool_name: str, owner: str, waiting: Collection[str]) -> None:
+        """What an owner holds has changed: shares in its pool are compared at another time. ``waiting``: the
+        owners whose tasks wait there.
+        """
+        ranks, pool = self.ranks.get(pool_name), self._ranked.get(pool_name)
+        if ranks is None or pool is None:
+            return
+        pool.version, pool.at = pool.version + 1, self.changed_at.get(pool_name, 0.0)
+        if (rank := ranks.get(owner)) is not None:
+            rank.forget()
+        if len(ranks) > 2 * len(waiting) + _SPARE_RANKS:
+            self.ranks[pool_name] = {o: rank for o, rank in ranks.items() if o in waiting}
+
+    def rank_all_anew(self, pool_name: str) -> None:
+        """Past use counts in another way."""
+        if (pool := self._ranked.get(pool_name)) is not None:
+            pool.version, pool.half_life_s = pool.version + 1, self.half_life_s
+        for rank in self.ranks.get(pool_name, {}).values():
+            rank.forget()
 
     def admitted(self, agent: Agent, at: float) -> None:
         """Count the claim of an agent."""
@@ -233,7 +280,7 @@ class Owners:
             self.uses[new_name] = self.uses.pop(name)
             if name in self.changed_at:
                 self.changed_at[new_name] = self.changed_at.pop(name)
-            self.ranks.pop(name, None)
+            self._forget_ranks(name)
             self._limits.clear()
             if name in self.fair:
                 self.fair.discard(name)
@@ -277,12 +324,6 @@ def _exceeded(
     if not named and not too_many:
         return None
     return OwnerLimit(named=named, running=limit.running if too_many else None)
-
-
-def _order(shares: list[float]) -> list[int]:
-    """The place of each of these in their order; equal ones have the same."""
-    places = {share: place for place, share in enumerate(sorted(set(shares)))}
-    return [places[share] for share in shares]
 
 
 def _seen_by_queue(spec: PoolSpec) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from sortedcontainers import SortedList
 from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources, least
@@ -155,6 +156,27 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return bool(self.waits_for) or self.broken_by is not None
 
 
+class NoRoom:
+    """Needs that fit on no node. What needs no less fits on none either."""
+
+    def __init__(self) -> None:
+        #: By the labels that nodes must have; of each no need that another one makes superfluous.
+        self._needs: dict[NodeLabels, list[Resources]] = {}
+
+    def add(self, node_labels: NodeLabels, need: Resources) -> None:
+        """Note a need that fits on no node with these labels."""
+        others = self._needs.get(node_labels, ())
+        self._needs[node_labels] = [other for other in others if not need.fits(other)] + [need]
+
+    def includes(self, node_labels: NodeLabels, need: Resources) -> bool:
+        """Whether a need surely fits on no node with these labels."""
+        return any(other.fits(need) for other in self._needs.get(node_labels, ()))
+
+    def clear(self) -> None:
+        """Forget all: room was freed."""
+        self._needs.clear()
+
+
 class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """With which pool, in the order of their names, the next tick begins where it cannot search for all."""
 
@@ -194,7 +216,7 @@ class Queue:
         #: The roots of the trees of cohorts in which quota was freed since the last pass.
         self.freed_trees: set[str] = set()
         #: What single agents asked for that fitted on no node, since room was freed last.
-        self.no_room: set[GroupShape] = set()
+        self.no_room = NoRoom()
         #: What tasks asked for that found no placement group, since room was freed or a group changed last:
         #: the pool, the shape of a new group, and the reserved shape that they may have.
         self.no_group: set[tuple[str, GroupShape, GroupShape | None]] = set()
@@ -573,7 +595,7 @@ class Queue:
         key = _class_of(task, owner=task.spec.owner if alone else "", exceeds=exceeds)
         queue_class = pool.classes.get(key) or pool.withheld.get(key)
         if queue_class is None:
-            queue_class = pool.classes[key] = QueueClass(key)
+            queue_class = pool.new_class(key)
             self.open[queue_class] = None
             self.changed = True
         if counts_owners:
@@ -639,10 +661,12 @@ class Queue:
 
     def note_use(self, pool_name: str, owner: str) -> None:
         """An owner holds more or less of a pool: other entries of its tasks are withheld."""
-        self.rank_owners(pool_name)
         pool = self.pools.get(pool_name)
+        if pool_name in self.owners.fair:
+            self.owners.rank_anew(pool_name, owner, () if pool is None else pool.of_owner)
         if pool is None:
             return
+        pool.sort_firsts(owner)
         for queue_class in list(pool.of_owner.get(owner, ())):
             room = None if queue_class.exceeds else self._room(pool_name, owner, queue_class)
             if room != queue_class.owners[owner].room:
@@ -650,11 +674,10 @@ class Queue:
                 self._note_withheld(pool, queue_class)
 
     def rank_owners(self, pool_name: str) -> None:
-        """Have the owners of a fair pool come in the order of what they have used until its last change."""
-        pool = self.pools.get(pool_name)
-        waiting = () if pool is None else pool.of_owner
-        if self.owners.rank(pool_name, waiting) and pool is not None:
-            pool.sort_firsts()
+        """Have the owners of a fair pool come in another order, as past use counts in another way."""
+        self.owners.rank_all_anew(pool_name)
+        if (pool := self.pools.get(pool_name)) is not None:
+            pool.sort_firsts(None)
 
     def sort_anew(self, pool_name: str) -> None:
         """The pool counts owners in another way than before."""

@@ -18,7 +18,7 @@ from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.fair_order import Entry, OwnedReady
+from schedulemesh.engine.state.fair_order import Entry, FairFirsts, OwnedReady
 
 ClassKey = tuple[
     str,
@@ -36,6 +36,14 @@ ClassKey = tuple[
     bool,
     bool,
 ]
+
+
+#: What the tasks of a class ask for, and their alternatives: what payment depends on.
+Asked = tuple[Resources | None, tuple[Alternative, ...]]
+
+
+#: What classes asked for that are gone, beyond twice as much as there are classes, at which it is forgotten.
+_SPARE = 64
 
 
 class OwnerEntries:
@@ -57,6 +65,7 @@ class QueueClass:
     """Tasks of one pool that differ only in their order and duration: if one does not fit, none does."""
 
     __slots__ = (
+        "asked",
         "entries",
         "exceeds",
         "extra",
@@ -76,6 +85,8 @@ class QueueClass:
         self.labels: Labels = dict(key[6])
         #: What each of them asks for; None: what is usual in the pool.
         self.need = key[2]
+        #: The same object in all classes of a queue that ask for the same.
+        self.asked: Asked = (key[2], key[10])
         #: Whether each of them alone exceeds its owner's limits.
         self.exceeds = key[-2]
         #: Whether they are extra members of elastic gangs, for which nobody waits.
@@ -118,16 +129,27 @@ class QueueClass:
 class PoolQueue:
     """The queue of one pool."""
 
-    __slots__ = ("classes", "firsts", "later", "later_of_owner", "of_owner", "ready", "withheld")
+    __slots__ = (
+        "_asked",
+        "classes",
+        "firsts",
+        "later",
+        "later_of_owner",
+        "of_owner",
+        "ready",
+        "withheld",
+    )
 
     def __init__(self, *, is_fair: bool = False) -> None:
         self.classes: dict[ClassKey, QueueClass] = {}
+        #: See ``QueueClass.asked``.
+        self._asked: dict[Asked, Asked] = {}
         #: Classes of which every entry is withheld.
         self.withheld: dict[ClassKey, QueueClass] = {}
         #: The classes in which each owner has tasks, where the pool counts owners.
         self.of_owner: dict[str, dict[QueueClass, None]] = {}
         #: The first entry of each class but those of extra members.
-        self.firsts: SortedList[Entry] = SortedList()
+        self.firsts: SortedList[Entry] | FairFirsts = FairFirsts() if is_fair else SortedList()
         #: The entries of all classes.
         self.ready: SortedList[Entry] | OwnedReady = OwnedReady() if is_fair else SortedList()
         #: (number, task id) of tasks that may not start yet.
@@ -139,6 +161,16 @@ class PoolQueue:
     def size(self) -> int:
         """Tasks of the pool that wait, those that may not start included."""
         return len(self.ready) + len(self.later)
+
+    def new_class(self, key: ClassKey) -> QueueClass:
+        """Add a class without tasks."""
+        queue_class = self.classes[key] = QueueClass(key)
+        if len(self._asked) > 2 * (len(self.classes) + len(self.withheld)) + _SPARE:
+            self._asked = {}
+            for one in (*self.classes.values(), *self.withheld.values()):
+                one.asked = self._asked.setdefault(one.asked, one.asked)
+        queue_class.asked = self._asked.setdefault(queue_class.asked, queue_class.asked)
+        return queue_class
 
     def in_order(self, begin: int, end: int | None) -> Iterator[str]:
         """The ids of the tasks from the place ``begin`` on, the first of all being 0, and before ``end``;
@@ -228,10 +260,12 @@ class PoolQueue:
         else:
             self.ready.remove(entry)
 
-    def sort_firsts(self) -> None:
-        """Put the classes in order again, of a fair pool whose owners have changed theirs."""
-        firsts = (c.entries[0] for c in self.classes.values() if not c.extra)
-        self.firsts = SortedList(firsts)
+    def sort_firsts(self, owner: str | None) -> None:
+        """Have the classes of a fair pool come in another order, as an owner has used more or less; None: as
+        past use counts in another way.
+        """
+        if isinstance(self.firsts, FairFirsts):
+            self.firsts.sort_anew(owner)
 
     def _let_in(self, queue_class: QueueClass, entry: Entry) -> None:
         entries = queue_class.entries
