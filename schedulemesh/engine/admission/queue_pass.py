@@ -459,11 +459,23 @@ class _Pass:
         may_borrow = self._borrowers is not None and ledger.cohorts.neighbours(pool_name).names
         if self._turn is not None or may_borrow or ledger.holds or is_strict(tx, pool_name):
             return
-        by_id = tx.state.queue.by_id
-        for queue_class in fair_classes.pass_over(
-            lambda c: not self._can_be_paid(by_id[c.first[-1]], c)
-        ):
-            tx.state.queue.close(queue_class)
+        queue = tx.state.queue
+
+        def is_short(queue_class: QueueClass) -> bool:
+            return not self._can_be_paid(queue.by_id[queue_class.first[-1]], queue_class)
+
+        # As where each is tried by itself: what has no room stays open, and keeps the place of its pool.
+        room_is_known = bool(queue.no_room or queue.no_group)
+        for queue_class in fair_classes.pass_over(is_short):
+            if not room_is_known or self._has_room(queue_class):
+                queue.close(queue_class)
+
+    def _has_room(self, queue_class: QueueClass) -> bool:
+        """False: the first task of a class has no room in any of its alternatives."""
+        if not queue_class.entries:
+            return True
+        task = self._tx.state.queue.by_id[queue_class.first[-1]]
+        return any(map(self._may_have_room, queue_class.each_alternative(task.submission)))
 
     def _usage(self, queue_class: QueueClass) -> ShareKey:
         """The dominant share of all quota that the pool's tasks hold, by its weight."""
@@ -645,8 +657,7 @@ class _Pass:
     def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """False: its pool's quota is short, or no node has room, or there is no group. Costs little."""
         state = self._tx.state
-        submissions = queue_class.each_alternative(task.submission)
-        if not any(map(self._may_have_room, submissions)):
+        if not self._has_room(queue_class):
             return False
         if self._can_be_paid(task, queue_class):
             return True

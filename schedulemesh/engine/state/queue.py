@@ -172,6 +172,9 @@ class NoRoom:
         """Whether a need surely fits on no node with these labels."""
         return any(other.fits(need) for other in self._needs.get(node_labels, ()))
 
+    def __bool__(self) -> bool:
+        return bool(self._needs)
+
     def clear(self) -> None:
         """Forget all: room was freed."""
         self._needs.clear()
