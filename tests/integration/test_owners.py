@@ -69,7 +69,7 @@ def test_limits_and_order_of_owners_hold_also_after_a_restart(scheduler):
         lambda: running(scheduler) == {"ada-1", "ada-2", "ben-1"},
         lambda: f"these run: {running(scheduler)}",
     )
-    assert "owner 'ada' holds 2 CPU" in scheduler.explain("ada-3")["reasons"][0]["error"]
+    assert "owner 'ada' holds 2 CPU" in scheduler.explain("ada-3")["error"]
     assert scheduler.complete_task("ada-1", end_agent=True)["success"]
     # Ben has one running task already, so ada's next one starts, though ben has used less.
     until(lambda: "ada-3" in running(scheduler), "nobody started")

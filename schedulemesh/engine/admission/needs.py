@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.payloads import AgentPayload, JobPayload
 from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.reasons import Reason
@@ -152,6 +155,20 @@ def groups_asked(
         virtual=is_job,
         node_labels=agent.node_labels,
     )
+
+
+def on_nodes(each: Iterable[TaskSubmitted]) -> tuple[tuple[NodeLabels, Resources], ...]:
+    """Where a submission runs in each of its alternatives, and with how much, if in a pool that keeps no
+    groups it runs on a node whatever the nodes are; empty: it does not, or may not.
+    """
+    places = []
+    for submission in each:
+        agent = submission.agent
+        by_group = agent.own_group is not None or isinstance(agent.payload, JobPayload)
+        if by_group or submission.default_resources or not submission.choose_node:
+            return ()
+        places.append((agent.node_labels, agent.resources))
+    return tuple(places)
 
 
 def bundles_of(cluster: Cluster, agent: AgentSpec, need: Resources) -> tuple[Resources, ...]:

@@ -44,6 +44,7 @@ from schedulemesh.engine.admission.needs import (
     is_ruled_out,
     need_of,
     need_of_submission,
+    on_nodes,
 )
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
@@ -474,8 +475,16 @@ class _Pass:
         """False: the first task of a class has no room in any of its alternatives."""
         if not queue_class.entries:
             return True
-        task = self._tx.state.queue.by_id[queue_class.first[-1]]
-        return any(map(self._may_have_room, queue_class.each_alternative(task.submission)))
+        state = self._tx.state
+        submission = state.queue.by_id[queue_class.first[-1]].submission
+        places = queue_class.on_nodes
+        if places is None:
+            each = queue_class.each_alternative(submission)
+            places = queue_class.on_nodes = on_nodes(each)
+        if places and state.ledger.accounts[queue_class.pool_name].spec.groups is None:
+            includes = state.queue.no_room.includes
+            return not all(includes(node_labels, need) for node_labels, need in places)
+        return any(map(self._may_have_room, queue_class.each_alternative(submission)))
 
     def _usage(self, queue_class: QueueClass) -> ShareKey:
         """The dominant share of all quota that the pool's tasks hold, by its weight."""

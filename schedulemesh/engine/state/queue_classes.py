@@ -72,6 +72,7 @@ class QueueClass:
         "key",
         "labels",
         "need",
+        "on_nodes",
         "owners",
         "pool_name",
         "priority",
@@ -99,6 +100,8 @@ class QueueClass:
         self.shortest = inf
         #: The submission of one of them in each way in which they may run; empty: not needed yet.
         self.submissions: tuple[TaskSubmitted, ...] = ()
+        #: See ``needs.on_nodes``; None: not needed yet.
+        self.on_nodes: tuple[tuple[NodeLabels, Resources], ...] | None = None
 
     def each_alternative(self, submission: TaskSubmitted) -> tuple[TaskSubmitted, ...]:
         """A submission of the class in each way in which its tasks may run, the preferred one first."""
