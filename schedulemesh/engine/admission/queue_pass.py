@@ -20,7 +20,7 @@ turns, and so do the tasks of a pool (``turns``). A reclaim does not wait for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -38,6 +38,7 @@ from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, fi
 from schedulemesh.engine.admission.decide import admit_by, each_way, understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import may_take_back, plan_for, unprobed
+from schedulemesh.engine.admission.fair_classes import FairClasses, plain
 from schedulemesh.engine.admission.needs import (
     can_be_paid,
     groups_asked,
@@ -393,7 +394,7 @@ class _Pass:
         fair = self._fair_pools(classes)
         served = [c for c in classes if c.pool_name not in fair and c.entries]
         #: Of the fair pools, by the place of one of their classes in ``served``.
-        fair_at: dict[int, _FairClasses] = {}
+        fair_at: dict[int, FairClasses] = {}
         for fair_classes in fair.values():
             if (first := self._first_of(fair_classes)) is not None:
                 fair_at[len(served)] = fair_classes
@@ -403,7 +404,7 @@ class _Pass:
             queue_class, others = served[number], fair_at.get(number)
             entry = self._later.get(queue_class) or queue_class.first
             if others is not None:
-                entry = max(_plain(entry), others.passed)
+                entry = max(plain(entry), others.passed)
             return (() if share is None else share(queue_class), entry, number)
 
         heap = [place(number) for number in range(len(served))]
@@ -431,7 +432,7 @@ class _Pass:
                 others_of_pool.drop(queue_class)
                 heappush(heap, (earlier_share, earlier_entry, number))
 
-    def _fair_pools(self, classes: list[QueueClass]) -> dict[str, _FairClasses]:
+    def _fair_pools(self, classes: list[QueueClass]) -> dict[str, FairClasses]:
         """Those of these classes that are of fair pools, by pool."""
         fair_names, fair = self._tx.state.owners.fair, dict[str, list[QueueClass]]()
         for queue_class in classes if fair_names else ():
@@ -441,17 +442,17 @@ class _Pass:
                     of_pool = fair[queue_class.pool_name] = []
                 of_pool.append(queue_class)
         return {
-            name: _FairClasses(self._tx, name, of_pool, self._later)
+            name: FairClasses(self._tx, name, of_pool, self._later)
             for name, of_pool in fair.items()
         }
 
-    def _first_of(self, fair_classes: _FairClasses) -> QueueClass | None:
+    def _first_of(self, fair_classes: FairClasses) -> QueueClass | None:
         """The class of a fair pool that is served next; None: none of it may start."""
         if fair_classes.is_outdated:
             self._close_short(fair_classes)
         return fair_classes.first
 
-    def _close_short(self, fair_classes: _FairClasses) -> None:
+    def _close_short(self, fair_classes: FairClasses) -> None:
         """Serve those classes no more for which the pool's quota is short, each amount tried once for all its
         owners. Not where a task may be helped that cannot be paid: by loans, or by evictions.
         """
@@ -466,10 +467,9 @@ class _Pass:
             return not self._can_be_paid(queue.by_id[queue_class.first[-1]], queue_class)
 
         # As where each is tried by itself: what has no room stays open, and keeps the place of its pool.
-        room_is_known = bool(queue.no_room or queue.no_group)
-        for queue_class in fair_classes.pass_over(is_short):
-            if not room_is_known or self._has_room(queue_class):
-                queue.close(queue_class)
+        short = fair_classes.pass_over(is_short)
+        is_room_known = queue.no_room or queue.no_group
+        queue.close(*(filter(self._has_room, short) if is_room_known else short))
 
     def _has_room(self, queue_class: QueueClass) -> bool:
         """False: the first task of a class has no room in any of its alternatives."""
@@ -781,120 +781,6 @@ class _Pass:
             if run_times(tx, task.submission, task.pool_name, need).within(limits):
                 self._later[queue_class] = later
                 return
-
-
-class _FairClasses:
-    """The classes of a fair pool in their order, which changes with every fact."""
-
-    def __init__(
-        self,
-        tx: Transaction,
-        pool_name: str,
-        classes: list[QueueClass],
-        later: dict[QueueClass, Entry],
-    ) -> None:
-        self.pool_name = pool_name
-        self._tx, self._classes, self._later = tx, dict.fromkeys(classes), later
-        self._facts = -1
-        #: Nobody waits for extra members, so that they are not among the firsts of the pool.
-        self._extra = [c for c in classes if c.extra]
-        #: The first tasks of the pool's classes, behind that of the class ``_first_of_firsts``; None: they
-        #: are not looked at yet.
-        self._firsts: Iterator[QueuedTask] | None = None
-        self._first_of_firsts: QueueClass | None = None
-        self._first: QueueClass | None = None
-        #: What the classes ask for that are short of quota, and are passed over. They keep the place of their
-        #: pool among others: the latest place of one that was passed over.
-        self._short: set[int] = set()
-        self.passed = _FIRST
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether there were facts since the order was found out: other classes may come first, or be short
-        of quota.
-        """
-        return self._facts != len(self._tx.facts)
-
-    @property
-    def first(self) -> QueueClass | None:
-        """The class that is served next; None: none."""
-        if self.is_outdated:
-            self._facts, self.passed = len(self._tx.facts), _FIRST
-            self._first = self._first_of_firsts = self._firsts = None
-        if self._first is None and self._classes:
-            self._first = self._next()
-        return self._first
-
-    def pass_over(self, is_short: Callable[[QueueClass], bool]) -> list[QueueClass]:
-        """Pass over the classes that are short of quota, which depends on what they ask for alone; returns
-        them.
-        """
-        one_of_each = {id(c.asked): c for c in self._classes}
-        self._short = {key for key, c in one_of_each.items() if c.entries and is_short(c)}
-        if not self._short:
-            return []
-        short = [c for c in self._classes if id(c.asked) in self._short]
-        if len(short) == len(self._classes):
-            self._classes.clear()
-        return short
-
-    def drop(self, queue_class: QueueClass) -> None:
-        """Serve a class no more."""
-        del self._classes[queue_class]
-        self._first = None
-
-    def sort_anew(self) -> None:
-        """Another task of a class is served next."""
-        self._first = None
-
-    def _next(self) -> QueueClass | None:
-        """The class whose next task comes first."""
-        elsewhere = [(c.first, c) for c in self._extra if self._serves(c) and c not in self._later]
-        elsewhere += [(entry, c) for c, entry in self._later.items() if self._serves(c)]
-        queue_class = self._next_of_firsts()
-        if queue_class is not None and elsewhere:
-            elsewhere.append((queue_class.first, queue_class))
-        return min(elsewhere, key=_entry_of)[1] if elsewhere else queue_class
-
-    def _next_of_firsts(self) -> QueueClass | None:
-        """The class whose first task comes first, of those whose first task is served next."""
-        queue = self._tx.state.queue
-        if self._firsts is None:
-            self._firsts = queue.firsts_of(self.pool_name)
-        queue_class = self._first_of_firsts
-        while queue_class is None or not self._serves_first(queue_class):
-            task = next(self._firsts, None)
-            if task is None:
-                return None
-            queue_class = self._first_of_firsts = task.queue_class
-        return queue_class
-
-    def _serves_first(self, queue_class: QueueClass) -> bool:
-        """Whether the first task of a class is served next when it is its turn; it is dropped if not."""
-        if queue_class not in self._classes or queue_class in self._later:
-            return False
-        if id(queue_class.asked) not in self._short:
-            return True
-        self.passed = max(self.passed, _plain(queue_class.first))
-        del self._classes[queue_class]
-        return False
-
-    def _serves(self, queue_class: QueueClass) -> bool:
-        return queue_class in self._classes and bool(queue_class.entries)
-
-
-#: Before every place.
-_FIRST: Entry = (-inf, 0, "")
-
-
-def _entry_of(place: tuple[Entry, QueueClass]) -> Entry:
-    return place[0]
-
-
-def _plain(entry: Entry) -> Entry:
-    """A place as other pools see it: shares of owners do not count."""
-    value, number, task_id = entry
-    return (float(value), number, task_id)
 
 
 class _Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):

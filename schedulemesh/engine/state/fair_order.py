@@ -114,10 +114,10 @@ class FairOrder(float):
         return order
 
     def _share_beside(self, other: object) -> float | None:
-        """The share of the owner of another order value in the same pool; None: it does not count."""
-        if not isinstance(other, FairOrder) or other.rank.pool.name != self.rank.pool.name:
+        """The share of another owner of an order value in the same pool; None: shares do not count."""
+        if not isinstance(other, FairOrder) or other.rank is self.rank:
             return None
-        return other.rank.share
+        return None if other.rank.pool.name != self.rank.pool.name else other.rank.share
 
     def __lt__(self, other: float) -> bool:
         """Whether it comes before the other one."""
@@ -143,8 +143,10 @@ class FairOrder(float):
 
     def __eq__(self, other: object) -> bool:
         """Whether neither comes before the other."""
+        if float.__eq__(self, other) is not True:
+            return False
         share = self._share_beside(other)
-        return float.__eq__(self, other) is True and share in (None, self.rank.share)
+        return share is None or share == self.rank.share
 
     __hash__ = float.__hash__
 

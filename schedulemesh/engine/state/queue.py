@@ -473,9 +473,10 @@ class Queue:
         for pool_name in self.pools:
             self.reopen(pool_name)
 
-    def close(self, queue_class: QueueClass) -> None:
-        """The pool's quota is short for this class: no pass tries it until some becomes free."""
-        self.open.pop(queue_class, None)
+    def close(self, *classes: QueueClass) -> None:
+        """The pool's quota is short for these classes: no pass tries them until some becomes free."""
+        for queue_class in classes:
+            self.open.pop(queue_class, None)
 
     def first_of(self, pool_name: str) -> QueuedTask | None:
         """The first task of a pool that may start; extra members are passed over. None: there is none."""

@@ -246,6 +246,8 @@ class PoolQueue:
         of_owner = queue_class.owners[owner]
         before, after = of_owner.count_in(of_owner.room), of_owner.count_in(room)
         of_owner.room = room
+        if before == after:
+            return
         for entry in of_owner.entries[before:after]:
             self._let_in(queue_class, entry)
         for entry in of_owner.entries[after:before]:
