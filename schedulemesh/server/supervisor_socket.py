@@ -23,6 +23,9 @@ from schedulemesh.protocol.local_sockets import SocketAddress, connect
 
 #: Seconds that a supervisor may take to greet, and after which it is tried again where nobody did.
 GREETING_S, AGAIN_S = 2.0, 0.5
+#: Bytes that the supervisor has not taken yet, above which others ask over Ray: more than some of the largest
+#: bodies of JSON together, so that one of them does not send everybody that way.
+_MOST_UNTAKEN = 4 * 1024 * 1024
 #: Bytes of a message beside what it has as bytes.
 _AROUND = 64
 
@@ -104,6 +107,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the greeting."""
         self._transport: Any = transport
+        self._transport.set_write_buffer_limits(high=_MOST_UNTAKEN)
 
     def data_received(self, data: bytes) -> None:
         """Take what has arrived."""

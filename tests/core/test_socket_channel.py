@@ -339,6 +339,15 @@ def test_while_a_connection_is_made_and_above_the_limit_others_use_ray(scripted,
     asked(story, scripted(echo).address)
 
 
+def test_beside_a_large_request_others_use_the_socket_too(scripted):
+    async def story(way):
+        await ask(way, b"first")
+        large = b"x" * 1_000_000
+        return await asyncio.gather(ask(way, large), *(ask(way, b"small") for _ in range(3)))
+
+    assert [len(data) for data in asked(story, scripted(echo).address)] == [1_000_000, 5, 5, 5]
+
+
 @pytest.mark.parametrize(
     "script", [over_ray, lost, silent, no_frames, another, another_version, half_an_answer]
 )
