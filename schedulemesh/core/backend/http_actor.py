@@ -212,7 +212,10 @@ def _compose(
         take_oom_score_of_ray,
         take_priority_of_ray,
     )
-    from schedulemesh.core.backend.process_tuning import switch_threads_often
+    from schedulemesh.core.backend.process_tuning import (
+        collect_garbage_rarely,
+        switch_threads_often,
+    )
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.server.serving import HttpServer
 
@@ -226,5 +229,6 @@ def _compose(
     key = made.auth.process_key
     gateway = RaySupervisorClient(supervisor, made.name, key)
     server = HttpServer(gateway, made.http, made.namespace, made.name, _addresses())
+    collect_garbage_rarely()
     switch_threads_often()
     return server, gateway, key, (made.namespace, made.name)
