@@ -143,6 +143,8 @@ class SupervisorService:
         )
         #: What is being carried out for callers, some of whom may have gone away.
         self._for_callers: set[asyncio.Future[object]] = set()
+        #: Held while a large request is decoded.
+        self._large_requests = asyncio.Lock()
 
     async def ready(self) -> RequestService:
         """Recover, unless that is done or in progress: read the journal, reconcile, watch the cluster.
@@ -199,10 +201,7 @@ class SupervisorService:
     ) -> bytes | tuple[bytes, list[Handle]]:
         """The encoded answer to an encoded request, with the Ray handles that belong to it, if any."""
         try:
-            # Hashing what is stored takes its time, during which others are served.
-            large = type(data) is bytes and len(data) > _LARGE
-            work = functools.partial(decode_request, data)
-            request = await in_thread(work) if large else work()
+            request = await self._decoded(data)
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
         requests = await self.ready()
@@ -211,6 +210,16 @@ class SupervisorService:
         if isinstance(answer, WithHandles):
             return encode_answer(await with_encoded_rows(answer.answer, turns)), answer.handles
         return encode_answer(await with_encoded_rows(answer, turns))
+
+    async def _decoded(self, data: bytes) -> Call:
+        """The request. Decoding a large one, and hashing what is stored of it, takes its time, during which
+        others are served; one at a time, because each that is decoded takes the interpreter's lock from them.
+        Raises InvalidRequestError.
+        """
+        if type(data) is not bytes or len(data) <= _LARGE:
+            return decode_request(data)
+        async with self._large_requests:
+            return await in_thread(functools.partial(decode_request, data))
 
     async def _carried_out(
         self, request: Call, answering: Coroutine[object, object, AnyAnswer | WithHandles]

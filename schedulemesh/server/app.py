@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from starlette.applications import Starlette
@@ -90,6 +90,7 @@ _LISTS = {
     NameOf.NODE: (ListNodeNames(), "node_id", Reason.NODE_NOT_FOUND.value),
 }
 
+Checked = TypeVar("Checked")
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 ExceptionHandler = Callable[[Request, Exception], Response]
 
@@ -205,6 +206,8 @@ class _Calls:
         self._reads = reads
         self._document = _document()
         self._streams = OpenStreams()
+        #: Held while a large body is checked.
+        self._large_bodies = asyncio.Lock()
 
     async def healthz(self, _request: Request) -> Response:
         """Whether this process serves; it says nothing about the supervisor."""
@@ -236,9 +239,7 @@ class _Calls:
         if request.headers.get("content-type") != MSGPACK:
             raise Problem(415, "media_type_not_supported", f"this call takes {MSGPACK}")
         data = await request.body()
-        # Hashing what is stored takes its time, during which others are served.
-        large = len(data) > _LARGE
-        decoded = await asyncio.to_thread(decode_request, data) if large else decode_request(data)
+        decoded = await self._checked(data, partial(decode_request, data))
         kind = type(decoded)
         if not kind.changes_state:
             _allowed(request, kind)
@@ -249,6 +250,15 @@ class _Calls:
         if kind in TOKEN_CHANGES:
             self._tokens.outdated()
         return Response(answer, media_type=MSGPACK)
+
+    async def _checked(self, data: bytes, check: Callable[[], Checked]) -> Checked:
+        """What a body is. Checking a large one, and hashing what is stored of it, takes its time, while
+        others are served; one at a time, because each that is checked takes the interpreter's lock from them.
+        """
+        if len(data) <= _LARGE:
+            return check()
+        async with self._large_bodies:
+            return await asyncio.to_thread(check)
 
     def listing(self, listing: ListingEndpoint) -> Endpoint:
         """The endpoint of a listing."""
@@ -402,8 +412,7 @@ class _Calls:
             is_packed = _is_packed(request, change)
             try:
                 read = partial(self._asked, request, change, secret, data)
-                # Checking what is large takes its time, during which others are served.
-                call = await asyncio.to_thread(read) if len(data) > _LARGE else read()
+                call = await self._checked(data, read)
             except (Problem, InvalidRequestError):
                 _allowed(request, change.asks)
                 raise

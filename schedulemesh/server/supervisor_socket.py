@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import cast
 
 from schedulemesh.protocol.frames import (
     MAX_ANSWER,
@@ -106,7 +106,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the greeting."""
-        self._transport: Any = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_MOST_UNTAKEN)
 
     def data_received(self, data: bytes) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from schedulemesh.api.pools import ListPools
+from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.server import connections, guard
+from schedulemesh.runtime import supervisor
+from schedulemesh.server import app, connections, guard
 
 
 def test_the_status_needs_a_token_and_the_supervisor_is_asked_only_with_one(api):
@@ -347,3 +352,31 @@ def test_bodies_of_json_are_smaller(api):
     answer = api.client.post("/api/v1/tasks/cancel", content=body)
     assert (answer.status_code, answer.json()["reason"]) == (413, "too_large")
     assert api.gateway.asked == []
+
+
+@pytest.mark.parametrize("side", [app, supervisor])
+def test_large_bodies_are_checked_one_at_a_time(api, monkeypatch, side):
+    """Each takes the interpreter's lock from those who are served meanwhile."""
+    together, decode = threading.Barrier(2, timeout=0.2), side.decode_request
+
+    def met(data):
+        if len(data) < 16 * 1024:
+            return decode(data)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait()
+            meetings.append(data)
+        together.reset()
+        return decode(data)
+
+    meetings = []
+    monkeypatch.setattr(side, "decode_request", met)
+    content = encode_request(CancelTasks(task_ids=tuple(f"t{n:0200}" for n in range(100))))
+
+    def send(_):
+        with api.client_with(api.token) as client:
+            headers = {"content-type": "application/msgpack"}
+            return client.post("/api/v1/requests", content=content, headers=headers).status_code
+
+    with ThreadPoolExecutor(3) as clients:
+        assert list(clients.map(send, range(3))) == [200] * 3
+    assert meetings == []
