@@ -149,6 +149,21 @@ def test_nor_does_one_whose_parent_has_ended():
     assert mesh.waiting() == []
 
 
+def test_a_victim_that_was_cancelled_while_it_waited_again_stays_cancelled():
+    mesh = full()
+    mesh.delete("low0")
+    mesh.leave("low0")
+    mesh.submit("low0", priority=1.0, class_key=KEY, cpu=1, gpu=2, on_preempted="requeue")
+    mesh.report("low0")
+    mesh.submit("high", priority=9.0, class_key=KEY, cpu=1, gpu=1)
+    mesh.leave("low0")
+    assert mesh.waiting() == ["low0"]
+    mesh.cancel("low0")
+    assert lost_room(mesh).not_restarted == ("low0",)
+    assert mesh.waiting() == []
+    assert mesh.state.ended["low0"].reason == "cancelled_by_request"
+
+
 def test_nobody_is_evicted_again_for_the_task_on_that_node_before_the_demand_has_ended():
     mesh = full(nodes=2, evict_despite_external_demand=True)
     mesh.see_demand(demand(gpu=1))

@@ -13,7 +13,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.agent import Death
-from schedulemesh.domain.end_reasons import EndReason, ReturnReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
@@ -257,7 +257,9 @@ def _runs_again(tx: Transaction, task_id: str, made: set[str], *, taken: bool) -
     if _returned(tx.state, task_id):
         return True
     past = tx.state.preempted.get(task_id)
-    if past is None:
+    ended_task = tx.state.ended.get(task_id)
+    # One that has returned since may have been cancelled, or have ended otherwise.
+    if past is None or ended_task is None or ended_task.reason != TaskEndReason.PREEMPTED.value:
         return False
     if taken:
         return requeue_victim(tx, past) or readmit(tx, past, made)
