@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 from sqlalchemy import Connection, Engine
@@ -42,6 +43,8 @@ _RETRY_S = 5.0
 _RETENTION_S = 600.0
 #: Commits that the journal keeps for a history that is behind; most have 1 KB, under high load some 30 KB.
 _MOST_BEHIND = 100_000
+#: Reasons for waiting that are kept for a history that cannot be written, the newest ones.
+_MOST_WAITS = 100_000
 #: Seconds that closing waits for the write that is in progress.
 _CLOSE_S = 10.0
 
@@ -71,7 +74,7 @@ class Recorder:
         self.trouble = ""
         self._stop = threading.Event()
         #: Reasons for waiting that are to be written, each with the last commit when it was found.
-        self._waits: deque[tuple[int, str, str, float]] = deque()
+        self._waits: deque[tuple[int, str, str, float]] = deque(maxlen=_MOST_WAITS)
         self._listeners: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="history-writer", daemon=True)
 
@@ -176,11 +179,19 @@ class Recorder:
         self.trouble = trouble
         path = history_path(self.place.address)
         if path is not None and _is_damage(error):
-            aside = beside(self.place.address.path or path, f".history.damaged-{int(time.time())}")
-            path.rename(aside)
-            for suffix in FILES[1:]:
-                beside(self.place.address.path or path, suffix).unlink(missing_ok=True)
-            logger.error("the history is damaged; it was set aside as %s and begins anew", aside)
+            try:
+                self._set_aside(path)
+            except OSError as failed:  # a full disk, or one that can only be read: tried again
+                logger.warning("the history is damaged, and cannot be set aside: %s", failed)
+
+    def _set_aside(self, path: Path) -> None:
+        """Have the history begin anew beside a damaged one."""
+        journal_path = self.place.address.path or path
+        aside = beside(journal_path, f".history.damaged-{int(time.time())}")
+        path.rename(aside)
+        for suffix in FILES[1:]:
+            beside(journal_path, suffix).unlink(missing_ok=True)
+        logger.error("the history is damaged; it was set aside as %s and begins anew", aside)
 
     def _remove(self) -> None:
         path = self.place.address.path

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+from pathlib import Path
+
+import pytest
 
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import AgentSpec
@@ -11,9 +14,10 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.store.history import recorder as recorders
 from schedulemesh.store.history.queries import History
 from schedulemesh.store.history.recorder import Recorder
-from schedulemesh.store.history.tables import history_engine
+from schedulemesh.store.history.tables import history_engine, history_path
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, write
 
@@ -44,3 +48,42 @@ def test_reasons_for_waiting_are_written_while_commits_follow_each_other(tmp_pat
     assert [row["kind"] for row in rows].count("pool_defined") == COMMITS + 1
     (number,) = [at for at, row in enumerate(rows) if row["kind"] == "waiting"]
     assert number < 10
+
+
+@pytest.fixture
+def journal(tmp_path):
+    opened = SqlJournal(tmp_path / "j.sqlite")
+    opened.begin()
+    write(opened, ensured("p"))
+    yield opened
+    opened.close()
+
+
+def test_a_damaged_history_that_cannot_be_set_aside_is_tried_again(journal, monkeypatch):
+    rename, tries = Path.rename, []
+
+    def fail_once(path, target):
+        tries.append(path)
+        if len(tries) == 1:
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    monkeypatch.setattr(recorders, "_RETRY_S", 0.01)
+    history_path(journal.address).write_bytes(b"no database" * 1_000)
+    recorder = Recorder(journal.place(), HistorySettings(), lambda: journal.last)
+    written = threading.Event()
+    recorder.listen(written.set)
+    recorder.start()
+    assert written.wait(30), "its thread has ended"
+    recorder.close()
+    assert len(tries) == 2
+
+
+def test_reasons_that_cannot_be_written_are_bounded(journal, monkeypatch):
+    monkeypatch.setattr(recorders, "_MOST_WAITS", 100)
+    recorder = Recorder(journal.place(), HistorySettings(), lambda: journal.last)
+    for number in range(1_000):
+        recorder.note_wait(f"t{number}", "insufficient_quota", 5.0)
+    assert len(recorder._waits) == 100
+    assert recorder._waits[-1][1] == "t999"
