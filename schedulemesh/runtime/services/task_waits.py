@@ -78,7 +78,7 @@ class TaskWaits:
         for task_id in task_ids:
             self._waiting.setdefault(task_id, set()).add(changed)
             task = state.running.by_id.get(task_id) or state.ended.get(task_id)
-            if task is not None:
+            if task is not None and task.agent_name in state.agents:
                 self._on_agent.setdefault(task.agent_name, set()).add(task_id)
 
     def _remove(self, task_ids: Iterable[str], changed: asyncio.Event) -> None:
