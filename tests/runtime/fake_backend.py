@@ -427,7 +427,10 @@ class FakeBackend:
         node = node_id if group is None else group.node_ids[bundle]
         actor = FakeActor(request, node or OWN_NODE, 1000 + len(self.actors))
         self.actors.append(actor)
-        self.start(actor)
+        # As in Ray, what is created in a placement group that is gone is dead.
+        actor.alive = request.slot is None or group is not None
+        if actor.alive:
+            self.start(actor)
         return Handle(actor)
 
     async def agent_report(self, handle: Handle) -> object:

@@ -5,6 +5,9 @@ slowly, too much, at safe points or not at all, or preservers save for them; the
 killed. Jobs have drivers, and these have work in Ray that outlives them. Nodes and pools are drained. One
 pool has a warm host. A supervisor may live on when its successor has begun. Time is virtual, so that a story
 is the same whenever it is told.
+
+Tasks start after others, are arrays, have owners with limits, alternatives on nodes with labels, and limits
+in time (story_tasks.py). Each durable step is checked (story_record.py).
 """
 
 from __future__ import annotations
@@ -16,28 +19,22 @@ from collections import Counter
 import msgspec
 
 from schedulemesh.api.agents import DeleteAgent
-from schedulemesh.api.leases import ReleaseLease, RenewLease
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import CreatePool, DeletePool, ListPools, RenamePool, ResizePool
-from schedulemesh.api.preemption import ExecutePreemption, PreemptTask
-from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.states import RegisterStateHandlers, SaveTaskState
-from schedulemesh.api.tasks import CancelTask, CancelTasks, CompleteTask, SubmitTask
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.agent.safe_points import SafePoints
-from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, LeasePayload
+from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import parse_resources, sum_of
+from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
-from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts
 from schedulemesh.engine.messages.outcomes import Accepted, Queued, Refused
 from schedulemesh.engine.messages.queue_facts import TaskQueued
-from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.invariants import check
@@ -70,16 +67,19 @@ from tests.engine.builders import differences
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeActor, FakeBackend, HeldCalls, Verdict
-from tests.runtime.story_jobs import Drivers, JobEvents, job_agent
+from tests.runtime.story_jobs import LOOK_S, Drivers, JobEvents
+from tests.runtime.story_record import NODE_LABELS, FollowedJournal, Record
+from tests.runtime.story_tasks import CLASS, OWNER_LIMITS, TASK_EVENTS, TaskEvents
 
-CLASS = b"a class"
 PRESERVER = b"a preserver"
 RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="it raised")
 NODE = parse_resources({"cpu": 4, "gpu": 2})
-NODES = ("n1", "n2")
+NODES = tuple(NODE_LABELS)
 POOLS = {"p": 4, "q": 3, "g": 4, "w": 2}
 #: Pools that lend each other what is idle.
 COHORT = ("p", "q")
+#: Which of the limits the owners of some pools have, and the pools that are fair.
+OF_OWNERS, FAIR = {"p": 1, "g": 2}, ("q", "g")
 #: The groups of some pools.
 GROUPS = {
     "g": GroupsSpec(max_dynamic=9),
@@ -90,7 +90,6 @@ GROUPS = {
         warm=WarmSpec(class_key=key_of(CLASS)),
     ),
 }
-NAMES = tuple(f"a{number}" for number in range(6))
 #: The calls that are held together.
 HOLDS = (
     ("agent_report",),
@@ -137,49 +136,19 @@ ROOM_S = (0.3, 0.7, 0.7, 2.0, None)
 SAFE_POINTS_S = (0.3, 40.0, 0.3, 40.0, 40.0)
 #: Bytes that a saved state may have.
 STATE_BYTES = 4000
+#: Virtual seconds that a run takes, by the place of its process among all processes.
+RUN_S = (0.0, 0.5, 2.0, 8.0, 30.0)
+#: Facts after which a snapshot replaces them.
+SNAPSHOT_FACTS = 60
 #: Virtual seconds that a process takes to save whose class comes to its safe points rarely.
 SLOW_S = 20.0
 
 #: What may happen: how often, and with which arguments.
 EVENTS = {
-    "submit": (
-        24,
-        {
-            "name": NAMES,
-            "pool": sorted(POOLS),
-            "cpu": (1, 2, 4),
-            "gpu": (0, 0, 0, 1),
-            "priority": (1.0, 5.0, 9.0),
-            "pinned": (True, True, False),
-            "replicas": (None, None, None, 1, 2, 3),
-            "most": (0, 0, 4),
-            "parts": (0, 0, 0, 1, 2),
-            "job": (False, False, True),
-            "ttl_s": (None, None, 5.0),
-            "queue": (False, True, True),
-            "run": ("", "", "train"),
-            "retries": (0, 2),
-            "on_preempted": ("drop", "requeue"),
-        },
-    ),
-    "change_queued": (
-        3,
-        {
-            "name": NAMES,
-            "change": ({"held": True}, {"held": False}, {"priority": 7.0}, {"to_front": True}),
-        },
-    ),
-    "cancel": (2, {"name": NAMES}),
-    "cancel_many": (1, {"count": (1, 3)}),
+    **TASK_EVENTS,
     "runs_raise": (2, {"raising": (True, False, False)}),
-    "release_lease": (2, {"name": NAMES}),
-    "renew_lease": (2, {"name": NAMES}),
     "holder_uses": (2, {"which": range(9)}),
-    "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
-    "delete": (3, {"name": NAMES}),
     "delete_while_it_starts": (4, {"rounds": (0, 1, 3, 6)}),
-    "checkpoint": (30, {"which": range(6)}),
-    "evict_checkpointed": (6, {"which": range(6)}),
     "cancel_caller": (2, {"which": range(9)}),
     "cancel_next_caller": (6, {"rounds": range(1, 9)}),
     "driver_ends": (5, {"which": range(9), "returned": (True, True, False)}),
@@ -200,7 +169,6 @@ EVENTS = {
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
     "no_room": (18, {"node": NODES, "full": (True, True, False)}),
-    "preempt": (3, {"name": NAMES, "whole": (True, False)}),
     "drain": (
         2,
         {
@@ -239,7 +207,7 @@ EVENTS = {
     "let": (12, {"which": range(9), "verdict": tuple(Verdict)}),
     "let_all": (2, {"verdict": tuple(Verdict)}),
     "refuse_starts": (1, {"calls": ((), (), ("start_agent",), ("kill_actor",))}),
-    "wait": (10, {"seconds": (0.0, 0.1, 0.6, 3.0, 40.0)}),
+    "wait": (24, {"seconds": (0.0, 0.1, 0.6, 3.0, 10.0, 40.0)}),
     "crash": (1, {}),
     "succeed": (1, {}),
 }
@@ -255,7 +223,7 @@ def happenings(seed, count):
 
 
 def view(name):
-    return NodeView(node_id=name, total=NODE, free=NODE, labels={})
+    return NodeView(node_id=name, total=NODE, free=NODE, labels=NODE_LABELS[name])
 
 
 class StoryCalls(HeldCalls):
@@ -291,6 +259,8 @@ class StoryBackend(FakeBackend):
         super().__init__(control)
         self.built = lambda actor, init: None
         self._drivers = drivers
+        #: By process, when its run returns.
+        self._runs_until = {}
 
     async def run_task(self, handle, order):
         job = None
@@ -302,7 +272,16 @@ class StoryBackend(FakeBackend):
             if driver is not None:
                 await self._drivers.ended(driver)
                 handle.answers["run_task"] = driver.report
+        else:
+            await self._returned(handle)
         return await super().run_task(handle, order)
+
+    async def _returned(self, actor):
+        """Return once the run of a process would, or the process is dead."""
+        now = asyncio.get_running_loop().time
+        until = self._runs_until.setdefault(actor, now() + RUN_S[actor.pid % len(RUN_S)])
+        while actor.alive and self._drivers.run_on and now() < until:  # noqa: ASYNC110  # virtual time
+            await asyncio.sleep(LOOK_S)
 
     async def end_jobs(self, owner):
         return await self.take("end_jobs", owner, lambda: self._drivers.remains(owner))
@@ -316,8 +295,10 @@ class StoryBackend(FakeBackend):
         return report
 
 
-class Story(JobEvents):
+class Story(JobEvents, TaskEvents):
     """A supervisor, its clients, the processes of agents, and the cluster."""
+
+    GROUPED = frozenset(GROUPS)
 
     def __init__(self, journal_file, opened=SqlJournal, quiet_s=QUIET_S):
         self.journal_file, self.opened = journal_file, opened
@@ -329,6 +310,7 @@ class Story(JobEvents):
         #: What must never happen and did.
         self.broken: list[str] = []
         self.drivers = Drivers(self.seen, self.broken)
+        self.record = Record(self.seen, self.broken)
         self.backend = StoryBackend(self.held, self.drivers)
         self.backend.unkillable = self.held.unkillable
         self.backend.free = [view(name) for name in NODES]
@@ -379,6 +361,8 @@ class Story(JobEvents):
             resources=parse_resources({"cpu": POOLS[name], "gpu": 2}),
             groups=GROUPS.get(name),
             cohort="c" if name in COHORT else None,
+            owner_limits=parse_owner_limits(OWNER_LIMITS[OF_OWNERS.get(name, 0)]),
+            owner_order="fair" if name in FAIR else "none",
         )
         self.ask(CreatePool(spec=spec, blobs={key_of(CLASS): CLASS} if name == "w" else {}))
 
@@ -389,12 +373,21 @@ class Story(JobEvents):
             clock=virtual_time.clock(distinct=True),
             monitor_interval_s=1.0,
             health_interval_s=15.0,
-            journal=JournalSettings(saved_state_bytes=STATE_BYTES),
-            opened=self.opened,
+            journal=JournalSettings(saved_state_bytes=STATE_BYTES, snapshot_facts=SNAPSHOT_FACTS),
+            opened=self.open_journal,
         )
         # Its process does so itself: clients may go away before they have asked for anything.
         self.recovering = asyncio.ensure_future(self.recovered(self.service))
         self.ask(ListPools())
+
+    def open_journal(self, *address, **how):
+        """A journal whose durable facts are followed."""
+        return FollowedJournal(self.opened(*address, **how), self.record)
+
+    @property
+    def reactor(self):
+        """That of the present supervisor, which has recovered."""
+        return self.service._requests.running.reactor
 
     async def recovered(self, service):
         await service.recover()
@@ -439,8 +432,11 @@ class Story(JobEvents):
             outcome = decode_answer(encoded, Response)
             if not isinstance(outcome, Refused) and isinstance(outcome.outcome, Accepted | Queued):
                 task_id = request.submission.task.task_id
+                self.seen["a submission was accepted"] += 1
                 self.acknowledged.add(task_id)
-                self.checkpoints.pop(task_id, None)
+                self.forget_checkpoints(task_id)
+            elif not isinstance(outcome, Refused):
+                self.seen[f"a submission was refused: {outcome.outcome.reason.value}"] += 1
         elif isinstance(request, SaveTaskState):
             answer = decode_answer(encoded, SavedBytes)
             saved = None if isinstance(answer, Refused) else answer.state
@@ -449,66 +445,14 @@ class Story(JobEvents):
                 newest = max(number, self.checkpoints.get(request.task_id, 0))
                 self.checkpoints[request.task_id] = newest
 
+    def forget_checkpoints(self, task_id):
+        """A task of this id may have begun anew, or an array, with its members."""
+        for other in [one for one in self.checkpoints if is_of(one, task_id)]:
+            del self.checkpoints[other]
+
     def next(self):
         self.number += 1
         return f"r{self.number}"
-
-    async def submit(
-        self, name, pool, cpu, gpu, priority, pinned, replicas, most, queue, run, **how
-    ):
-        """A single agent, a gang, elastic or not, or a lease; it may wait, and run by itself."""
-        if how["parts"]:
-            self.submit_lease(name, pool, priority, how["parts"], how["ttl_s"], queue=queue)
-            return
-        bundles = (parse_resources({"cpu": cpu, "gpu": gpu}),) * (replicas or 1)
-        agent = AgentSpec(
-            name=name,
-            pool_name=pool,
-            resources=sum_of(bundles),
-            class_key=key_of(CLASS),
-            bundles=bundles if replicas else (),
-            payload=GangPayload(strategy="SPREAD", replicas=most) if replicas else SINGLE_PROCESS,
-        )
-        if how["job"]:
-            agent, run = job_agent(name, pool, key_of(CLASS), bundles), "run_driver"
-        task = TaskSpec(
-            task_id=f"t-{name}",
-            pool_name=pool,
-            priority=priority,
-            run=run,
-            max_retries=how["retries"],
-            on_preempted=how["on_preempted"],
-        )
-        submission = TaskSubmitted(
-            agent=agent,
-            task=task,
-            request_id=self.next(),
-            choose_node=bool(pinned or pool in GROUPS or replicas),
-            queue=queue,
-        )
-        self.ask(SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
-
-    def submit_lease(self, name, pool, priority, parts, ttl_s, *, queue):
-        """A lease of one or two groups, with a short time from its notice to its end."""
-        bundles = (parse_resources({"cpu": 1}),) * 2
-        agent = AgentSpec(
-            name=name,
-            pool_name=pool,
-            resources=sum_of(bundles),
-            bundles=bundles,
-            payload=LeasePayload(parts=parts, strategy="SPREAD", grace_s=2.0, ttl_s=ttl_s),
-        )
-        task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
-        submission = TaskSubmitted(
-            agent=agent, task=task, request_id=self.next(), choose_node=True, queue=queue
-        )
-        self.ask(SubmitTask(submission=submission))
-
-    async def renew_lease(self, name):
-        self.ask(RenewLease(task_id=f"t-{name}"))
-
-    async def release_lease(self, name):
-        self.ask(ReleaseLease(task_id=f"t-{name}", request_id=self.next()))
 
     async def holder_uses(self, which):
         """The holder of a lease, or somebody else, runs something in a group."""
@@ -517,13 +461,6 @@ class Story(JobEvents):
             ray_id = groups[which % len(groups)]
             member = GroupMember(name="", namespace="", node_id="", pid=7, actor_id=self.next())
             self.backend.foreign.setdefault(ray_id, []).append(member)
-
-    async def complete(self, name, end_agent):
-        request = CompleteTask(task_id=f"t-{name}", end_agent=end_agent, request_id=self.next())
-        self.ask(request)
-
-    async def delete(self, name):
-        self.ask(DeleteAgent(agent_name=name))
 
     async def delete_while_it_starts(self, rounds):
         """Delete an agent that starts, or the next one that does, after so many rounds of the loop."""
@@ -547,43 +484,10 @@ class Story(JobEvents):
         self.seen["an agent was deleted while it started"] += 1
         self.ask(DeleteAgent(agent_name=name))
 
-    async def checkpoint(self, which):
-        """Have one of the tasks saved that run."""
-        if self.service._requests is not None:
-            running = self.service._requests.running.reactor.state.running.by_id
-            # Extra members of an elastic gang begin anew with its core.
-            tasks = sorted(running.keys() & {f"t-{name}" for name in NAMES})
-            if tasks:
-                self.ask(SaveTaskState(task_id=tasks[which % len(tasks)]))
-
-    async def evict_checkpointed(self, which):
-        """Evict one of the tasks whose state was acknowledged as saved; its own save may fail."""
-        tasks = sorted(self.checkpoints)
-        if tasks:
-            name = tasks[which % len(tasks)].removeprefix("t-")
-            await self.preempt(name, whole=True)
-
     async def cancel_caller(self, which):
         """A client goes away, and does not repeat what it asked for."""
         if self.open:
             self._leaves(list(self.open)[which % len(self.open)])
-
-    async def preempt(self, name, whole):
-        if whole:
-            self.ask(PreemptTask(agent_name=name, request_id=self.next()))
-        else:
-            task_id = f"t-{name}"
-            self.ask(ExecutePreemption(task_id=task_id, agent_name=name, request_id=self.next()))
-
-    async def change_queued(self, name, change):
-        request = ChangeQueuedTask(task_id=f"t-{name}", request_id=self.next(), **change)
-        self.ask(request)
-
-    async def cancel(self, name):
-        self.ask(CancelTask(task_id=f"t-{name}", request_id=self.next()))
-
-    async def cancel_many(self, count):
-        self.ask(CancelTasks(task_ids=tuple(f"t-{name}" for name in NAMES[:count])))
 
     async def drain(self, what, which, drained, deadline_s):
         """A node or a pool is drained, or its drain ends."""
@@ -631,7 +535,7 @@ class Story(JobEvents):
             task.cancel()
             request = decode_request(data)
             if isinstance(request, SubmitTask):
-                self.checkpoints.pop(request.submission.task.task_id, None)
+                self.forget_checkpoints(request.submission.task.task_id)
 
     # what processes do
 
@@ -726,6 +630,9 @@ class Story(JobEvents):
             name = unpack(actor.request.init, AgentInit).agent_name
             self.deleting = asyncio.ensure_future(self._delete_after(name, rounds))
         living = [other for other in self.backend.actors if other.alive]
+        self.record.actor_starts(
+            unpack(actor.request.init, AgentInit), {agent_of(other) for other in living}
+        )
         names = Counter(agent_of(other) for other in living)
         if names[agent_of(actor)] > 1:
             self.broken.append(f"{agent_of(actor)} has two processes")
@@ -937,6 +844,11 @@ class Story(JobEvents):
             either.queue.advance(running.reactor.now())
         lost = differences(refolded, state)
         assert not lost, lost
+        self.record.state.queue.advance(running.reactor.now())
+        lost = differences(self.record.state, state)
+        assert not lost, lost
+        self.record.check_end(running.reactor.now())
+        assert not self.broken, self.broken
         for service in [*self.former, self.service]:
             await self.over(service)
         for task in [*self.polls, *self.hosts]:
@@ -1012,8 +924,9 @@ class Story(JobEvents):
             requests = map(decode_request, self.open.values())
             submissions = (asked for asked in requests if isinstance(asked, SubmitTask))
             # It may be a task of the same id that runs by now, of which nothing was answered yet.
-            anew = {asked.submission.task.task_id for asked in submissions}
-            await self.checkpoints_are_the_newest(reactor, self.checkpoints.keys() - anew)
+            anew = [asked.submission.task.task_id for asked in submissions]
+            kept = [t for t in self.checkpoints if not any(is_of(t, other) for other in anew)]
+            await self.checkpoints_are_the_newest(reactor, kept)
 
     async def checkpoints_are_the_newest(self, reactor, task_ids):
         """Each of these tasks that goes on is restored from the state acknowledged last, or a newer one."""
@@ -1031,6 +944,7 @@ class Story(JobEvents):
         """No acknowledged task is unknown, no run was forgotten, each result is that of a run of its task."""
         state = reactor.state
         known = state.running.by_id.keys() | state.queue.by_id.keys() | state.ended.keys()
+        known |= state.arrays.by_id.keys()
         assert self.acknowledged <= known, self.acknowledged - known
         assert not [task for task in state.running.by_id.values() if task.spec.run]
         for task_id, ended in state.ended.items():
@@ -1091,6 +1005,11 @@ class Process:
         """The process is dead."""
         if self._method is not None:
             self._method.cancel()
+
+
+def is_of(task_id, other):
+    """Whether a task is this other one, or may be a member of it."""
+    return task_id == other or task_id.startswith(f"{other}[")
 
 
 def keys_of(processes):

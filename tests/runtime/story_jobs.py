@@ -195,9 +195,9 @@ class JobEvents:
         if driver is not None:
             name = unpack(driver.actor.request.init, AgentInit).agent_name
             if how == "cancel":
-                await self.cancel(name)
+                self.cancel_task(f"t-{name}")
             else:
-                await self.preempt(name, whole=how == "preempt")
+                self.evict(name, whole=how == "preempt")
 
     async def driver_saves(self, which):
         """A driver says that its work is saved."""
