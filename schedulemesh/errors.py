@@ -22,8 +22,13 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001  # a class of the user's may raise anything
         text = f"a value of type {type(value).__name__}"
-    text = str.encode(text, errors="backslashreplace").decode()
+    text = encodable(text)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def encodable(text: str) -> str:
+    """The text with an escape for each lone surrogate, such as names of files have that are not UTF-8."""
+    return str.encode(text, errors="backslashreplace").decode()
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
-from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.errors import ScheduleMeshError, encodable
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import Accelerators
 from schedulemesh.runtime.cluster_usage import ClusterUsage
@@ -31,6 +31,10 @@ Refs = tuple[Sequence[object], Sequence[object]]
 
 class BackendError(ScheduleMeshError):
     """The backend could not do what it was asked: an actor or worker died, or the cluster refused."""
+
+    def __init__(self, message: str = "") -> None:
+        # It may quote user code, and becomes part of what is stored.
+        super().__init__(encodable(message))
 
 
 class BackendTimeoutError(BackendError, TimeoutError):
