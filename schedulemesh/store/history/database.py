@@ -116,6 +116,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
     """Insert rows, which have a value for each column of the table, in the order of the columns."""
     if not rows:
         return
+    rows = [_storable(row) for row in rows]
     dialect = connection.dialect
     if dialect.positional:
         connection.exec_driver_sql(_inserting(dialect, table), list(rows))
@@ -124,6 +125,13 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
     connection.exec_driver_sql(
         _inserting(dialect, table), [dict(zip(names, row, strict=True)) for row in rows]
     )
+
+
+def _storable(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row without the one character that texts of PostgreSQL cannot have; errors of user code may."""
+    if not any(isinstance(value, str) and "\0" in value for value in row):
+        return row
+    return tuple(value.replace("\0", "\\x00") if isinstance(value, str) else value for value in row)
 
 
 @lru_cache(maxsize=8)

@@ -7,16 +7,19 @@ import threading
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.messages.queue_facts import TaskQueued
+from schedulemesh.engine.messages.queue_facts import TaskCancelled, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.store.history import recorder as recorders
 from schedulemesh.store.history.queries import History
 from schedulemesh.store.history.recorder import Recorder
+from schedulemesh.store.history.schema import attempts, events, steps
 from schedulemesh.store.history.tables import history_engine, history_path
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, write
@@ -78,6 +81,30 @@ def test_a_damaged_history_that_cannot_be_set_aside_is_tried_again(journal, monk
     assert written.wait(30), "its thread has ended"
     recorder.close()
     assert len(tries) == 2
+
+
+def test_texts_have_no_character_that_a_text_of_postgresql_cannot_have(journal):
+    agent = AgentSpec(name="a", pool_name="p", resources=parse_resources({"cpu": 1}))
+    submission = TaskSubmitted(agent=agent, task=TaskSpec(task_id="t", pool_name="p"), queue=True)
+    error = "ValueError: embedded null byte: 'a\0b'"
+    cancelled = TaskCancelled(task_id="t", at=2.0, reason=Reason.CLASS_NOT_LOADED, error=error)
+    write(journal, TaskQueued(submission=submission, at=1.0, number=1), cancelled)
+    recorder = Recorder(journal.place(), HistorySettings(), lambda: journal.last)
+    written = threading.Event()
+    recorder.listen(lambda: written.set() if recorder.upto >= journal.last else None)
+    recorder.start()
+    assert written.wait(30)
+    recorder.close()
+    with history_engine(journal.address).connect() as connection:
+        texts = [
+            value
+            for table in (attempts, events, steps)
+            for row in connection.execute(select(table))
+            for value in row
+            if isinstance(value, str)
+        ]
+    assert any("embedded null byte" in text for text in texts)
+    assert not [text for text in texts if "\0" in text]
 
 
 def test_reasons_that_cannot_be_written_are_bounded(journal, monkeypatch):
