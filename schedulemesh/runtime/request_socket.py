@@ -113,9 +113,13 @@ class RequestSocket:
             logger.warning("a connection to the supervisor's socket was not accepted: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
-        if is_of_same_user(connected) and self._has_room():
-            await loop.connect_accepted_socket(lambda: _Connection(self), connected)
-        else:
+        try:
+            if is_of_same_user(connected) and self._has_room():
+                await loop.connect_accepted_socket(lambda: _Connection(self), connected)
+            else:
+                connected.close()
+        except OSError as error:  # of this connection alone: others are accepted
+            logger.warning("a connection to the supervisor's socket failed: %s", error)
             connected.close()
 
     def _has_room(self) -> bool:

@@ -301,6 +301,21 @@ def test_a_flood_of_connections_locks_nobody_out(served):
         del honest
 
 
+def test_a_connection_that_cannot_be_taken_ends_alone(served, monkeypatch):
+    supervisor, failures = served(), [OSError(107, "not connected")]
+
+    def is_of_same_user(connected):
+        if failures:
+            raise failures.pop()
+        return True
+
+    monkeypatch.setattr(request_socket, "is_of_same_user", is_of_same_user)
+    with connect(supervisor.socket.address, SOON_S) as failed:
+        assert failed.recv(1) == b""
+    with supervisor.client() as client:
+        assert client.ask(1, b"a") == b"a"
+
+
 def test_more_requests_than_may_be_open_wait_unread(served):
     server = served(open_requests=4)
     with server.client() as client, server.client() as other:
