@@ -17,6 +17,7 @@ from benchmarks.rows import Row, print_table
 
 
 def _groups() -> dict[str, Callable[[], list[Row]]]:
+    from benchmarks.budgets import budgets
     from benchmarks.calibration import calibration
     from benchmarks.cohorts import cohorts
     from benchmarks.decision import decision
@@ -62,6 +63,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "models": models,
         "arrays": task_arrays,
         "owners": owners,
+        "budgets": budgets,
         "metrics": metrics,
         "history": history,
         "streams": streams,

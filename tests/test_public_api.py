@@ -151,7 +151,14 @@ def test_every_submitting_call_takes_every_field_of_a_task():
     from schedulemesh.domain.task import PARSERS, TaskSpec
     from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
-    set_by_the_scheduler = {"asked_priority", "extra_of", "evict_pools", "array_id", "array_index"}
+    set_by_the_scheduler = {
+        "asked_priority",
+        "full_priority",
+        "extra_of",
+        "evict_pools",
+        "array_id",
+        "array_index",
+    }
     assert set(TaskSpec.__struct_fields__) == set(PARSERS) | set_by_the_scheduler
     for call in (
         RayScheduler.submit_task_with_preemption,

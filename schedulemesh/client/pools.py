@@ -185,7 +185,8 @@ class PoolCalls(SchedulerObject):
         ``budget`` says how many GPU-hours its tasks may use in each period: ``{"gpu_hours": 10000,
         "period": "month", "then": "hold"}``; the period is a "day", "week" or "month" of the calendar, by the
         clock of ``utc_offset`` ("+08:00"; UTC). Once it is spent, no task starts that asks for GPUs until the
-        period turns ("hold"), or it is only told ("warn"). ``owner_budgets`` says the same of each owner, as
+        period turns ("hold"), or such tasks have at most its ``priority`` until then ("lower_priority",
+        "background"), or it is only told ("warn"). ``owner_budgets`` says the same of each owner, as
         ``owner_limits`` does.
 
         The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held

@@ -19,7 +19,7 @@ from schedulemesh.errors import InvalidRequestError, shown
 #: The calendar periods for which a budget may be.
 PERIODS = ("day", "week", "month")
 #: What becomes of tasks that ask for GPUs once a budget is spent.
-THEN = ("hold", "warn")
+THEN = ("hold", "lower_priority", "warn")
 #: The parts of a budget, in percent, at which somebody is told.
 LEVELS = (80, 100)
 #: How far a budget is used up: less than the first of these parts, more, or all of it.

@@ -98,6 +98,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     max_retries: int = 0
     #: The requested priority, if a plugin changed it; None: not changed.
     asked_priority: float | None = None
+    #: The priority that it has but for a budget that is spent; None: no budget lowers it.
+    full_priority: float | None = None
     #: The agent of the elastic gang whose extra member runs it; empty: it is no extra member's.
     extra_of: str = ""
     #: What becomes of it when it is evicted: one of ``ON_PREEMPTED``; empty: what its pool's definition says.
@@ -131,9 +133,16 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
-        if self.asked_priority is None:
+        if self.asked_priority is None and self.full_priority is None:
             return self
-        return msgspec.structs.replace(self, priority=self.asked_priority, asked_priority=None)
+        of_caller = self.full_priority if self.asked_priority is None else self.asked_priority
+        return msgspec.structs.replace(
+            self, priority=of_caller, asked_priority=None, full_priority=None
+        )
+
+    def with_priority(self, priority: float) -> TaskSpec:
+        """The task with another priority, as if no budget lowered it."""
+        return msgspec.structs.replace(self, priority=priority, full_priority=None)
 
 
 class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -229,6 +238,7 @@ INTERNAL = frozenset(
         "run_key",
         "max_retries",
         "asked_priority",
+        "full_priority",
         "extra_of",
         "evict_pools",
         "on_restore_failure",

@@ -198,7 +198,7 @@ def test_budgets_are_set_listed_and_exported(scheduler, run, tmp_path):
     assert rows(run, "budgets") == []
     wrong = run("pools", "set", "p", "budget={gpu_hours: 5, then: stop}")
     assert wrong.exit_code == 2
-    assert "budget['then'] is 'stop'; allowed are hold, warn" in wrong.stderr
+    assert "budget['then'] is 'stop'; allowed are hold, lower_priority, warn" in wrong.stderr
 
 
 def test_a_typo_creates_no_pool(scheduler, run):

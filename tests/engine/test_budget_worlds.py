@@ -54,13 +54,15 @@ class World:
         self.calendars = {}
         self.levels = defaultdict(int)
         self.numbers = 0
+        #: By task, as it was submitted or set last.
+        self.priorities = {}
         self.define()
 
     def random_budget(self):
         return {
             "gpu_hours": self.rng.choice([3, 20, 60, 300]),
             "period": self.rng.choice(["day", "week", "month"]),
-            "then": self.rng.choice(["hold", "hold", "warn"]),
+            "then": self.rng.choice(["hold", "hold", "lower_priority", "warn"]),
             "utc_offset": self.rng.choice(["+00:00", "+08:00", "-07:00"]),
         }
 
@@ -98,7 +100,11 @@ class World:
         if entry is not None and entry.lifted:
             return None
         values = [
-            {name: value for name, value in msgspec.structs.asdict(each).items() if value}
+            {
+                name: value
+                for name, value in msgspec.structs.asdict(each).items()
+                if value not in (None, "")
+            }
             for each in entries
         ]
         merged = {k: v for fields in values for k, v in fields.items() if k != "lifted"}
@@ -130,13 +136,37 @@ class World:
         spent = [one for one in (None, owner) if self.budget(one) and self.levels[one] == 100]
         return bool(gpus) and any(self.budget(one).then == "hold" for one in spent)
 
+    def priority_of(self, owner, gpus, submitted):
+        """The priority that a task has that was submitted with this one."""
+        spent = [one for one in (None, owner) if self.budget(one) and self.levels[one] == 100]
+        lowered = gpus and any(self.budget(one).then == "lower_priority" for one in spent)
+        return min(0.1, submitted) if lowered else submitted
+
+    def check_priorities(self):
+        state = self.mesh.state
+        waiting = [(t.spec, t.submission.agent.resources.gpus) for t in state.queue.by_id.values()]
+        running = [(t.spec, t.resources.gpus) for t in state.running.by_id.values()]
+        for spec, gpus in (*waiting, *running):
+            submitted = self.priorities[spec.task_id]
+            assert spec.priority == self.priority_of(spec.owner, gpus, submitted)
+            assert spec.as_asked().priority == submitted
+
+    def change_priority(self):
+        state = self.mesh.state
+        task_ids = sorted({*state.queue.by_id, *state.running.by_id})
+        if task_ids:
+            task_id, priority = self.rng.choice(task_ids), self.rng.choice([0.05, 3.0])
+            self.mesh.change(task_id, priority=priority)
+            self.priorities[task_id] = priority
+
     def submit(self):
         self.numbers += 1
         owner, gpus = self.rng.choice(OWNERS), self.rng.choice([0, 1, 1, 2, 4])
         how = {"cpu": 1, "gpu": gpus} if gpus else {"cpu": 1}
-        self.mesh.queue(
-            f"t{self.numbers}", owner=owner, priority=self.rng.choice([1.0, 5.0]), **how
-        )
+        task_id, priority = f"t{self.numbers}", self.rng.choice([1.0, 5.0])
+        self.priorities[task_id] = priority
+        how["more"] = {"queue": self.rng.random() < 0.8}
+        self.mesh.submit(task_id, owner=owner, priority=priority, **how)
 
     def start_agent(self):
         """An agent without a task; the first one that is registered on it is charged from then on."""
@@ -154,6 +184,7 @@ class World:
             self.numbers += 1
             name, owner = self.rng.choice(free), self.rng.choice(OWNERS)
             self.mesh.announce(f"r{self.numbers}", name, owner=owner)
+            self.priorities[f"r{self.numbers}"] = 5.0
             index = self.running[name]
             start, _, whose, gpus = self.ran[index]
             if self.mesh.state.agents[name].first_owner == owner and whose == "":
@@ -211,6 +242,7 @@ class World:
             if budget is not None:
                 used = 0.0 if meter is None else meter.used(budget, mesh.now) / HOUR
                 assert used == pytest.approx(self.used(owner, mesh.now), abs=1e-6)
+        self.check_priorities()
         assert differences(mesh.state, mesh.rewritten()) == []
 
     def check_history(self):
@@ -243,6 +275,7 @@ def test_budgets_are_charged_and_hold_as_the_page_says(seed):
     world = World(seed)
     steps = [world.submit] * 5 + [world.report] * 4 + [world.wait] * 4 + [world.end] * 2
     steps += [world.die, world.define, world.start_agent, world.register]
+    steps += [world.change_priority] * 2
     for _ in range(120):
         world.rng.choice(steps)()
         world.check()

@@ -141,6 +141,34 @@ def test_a_budget_that_warns_starts_everything():
     assert levels(mesh) == [(None, 100, 3 * HOUR)]
 
 
+def test_a_lowered_priority_is_that_of_what_waits_and_runs_until_the_period_turns():
+    mesh = mesh_of(daily(4, then="lower_priority"), gpus=2)
+    run(mesh, "a", gpu=2, priority=5.0)
+    mesh.queue("b", gpu=2, priority=3.0)
+    mesh.queue("c", cpu=64, priority=2.0)
+    pass_time(mesh, 2 * HOUR)
+    assert mesh.state.running.by_id["a"].spec.priority == 0.1
+    assert mesh.state.queue.by_id["b"].spec.priority == 0.1
+    assert differs(mesh) == []
+    mesh.now = DAY
+    mesh.tick()
+    assert mesh.state.running.by_id["a"].spec.priority == 5.0
+    assert mesh.state.queue.by_id["b"].spec.priority == 3.0
+    assert differs(mesh) == []
+
+
+def test_a_task_whose_priority_is_lowered_is_evicted_for_others():
+    lowering = {"gpu_hours": 2, "period": "day", "then": "lower_priority", "priority": "low"}
+    mesh = mesh_of(gpus=2, ada=lowering)
+    run(mesh, "a", gpu=2, priority=5.0, owner="ada")
+    mesh.queue("b", gpu=2, priority=3.0, owner="ben")
+    mesh.tick()
+    assert mesh.ends == {}
+    pass_time(mesh, HOUR)
+    assert list(mesh.ends) == ["a"]
+    assert mesh.submit("a2", gpu=1, priority=5.0, owner="ada").reason != "budget_spent"
+
+
 def test_each_owner_has_its_own_and_those_that_have_none_share_none():
     mesh = mesh_of(default=daily(2), ada={"gpu_hours": 4}, nightly={"gpu_hours": None})
     for owner in ("ada", "ben", "nightly"):

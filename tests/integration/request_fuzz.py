@@ -132,11 +132,27 @@ LENDING: dict[str, Kind] = {
     "borrowing_limit": one_of(None, 0, {"cpu": 2}),
     "weight": one_of(1.0, 0.5, 2),
 }
+BUDGETS: dict[str, Kind] = {
+    "budget": one_of(
+        None,
+        {"gpu_hours": 0.001, "period": "day", "then": "hold"},
+        {"gpu_hours": 1e6, "then": "lower_priority", "priority": "low", "utc_offset": "+08:00"},
+        {"gpu_hours": 0},
+        {"period": "year"},
+        5,
+    ),
+    "owner_budgets": one_of(
+        None, {}, {"default": {"gpu_hours": 1}}, {"a": {"gpu_hours": None}}, []
+    ),
+}
 #: Per public call its arguments.
 CALLS: dict[str, dict[str, Kind]] = {
     "create_pool": POOL,
-    "ensure_pool": {**POOL, **LENDING},
-    "resize_pool": {k: POOL[k] for k in ("name", "resources", "target_agents", "pg_pool_config")},
+    "ensure_pool": {**POOL, **LENDING, **BUDGETS},
+    "resize_pool": {
+        **{k: POOL[k] for k in ("name", "resources", "target_agents", "pg_pool_config")},
+        **BUDGETS,
+    },
     "list_pools": {},
     "delete_pool": {
         "name": one_of("no-such-pool", "", 1),

@@ -75,6 +75,10 @@ def submit(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     """Admit, refuse, or say what is missing."""
     if tx.strategies.plugins:
         stimulus = prioritised(tx, stimulus)
+    if stimulus.task is not None and tx.state.budgets.spent:
+        need = None if stimulus.default_resources else stimulus.agent.resources
+        task = tx.state.budgets.priced(stimulus.task, stimulus.agent.pool_name, need)
+        stimulus = msgspec.structs.replace(stimulus, task=task)
     request = understand(tx, stimulus)
     return request if isinstance(request, Refused) else _decide(tx, request)
 
@@ -190,7 +194,7 @@ def understand_alone(
         refused = beyond_owner_limit(state, stimulus, pool_name, need)
         if refused is not None:
             return refused
-    if limits_owner and state.budgets.by_pool:
+    if limits_owner and pool_name in state.budgets.spent:
         refused = beyond_budget(state, stimulus, pool_name, need, tx.now)
         if refused is not None:
             return refused

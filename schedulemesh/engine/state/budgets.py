@@ -15,10 +15,13 @@ import msgspec
 from schedulemesh.domain.budgets import LEVELS, Budget, budget_of
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.state.agents import Agent
 
 #: Meters of owners of one pool, beyond which those that say nothing any more are forgotten.
 _IDLE_OWNERS = 1_000
+#: Owners of one pool whose budgets are kept, so that they are not made of their entry and the default anew.
+_REMEMBERED = 10_000
 #: What is lost by rounding does not keep a budget from being spent.
 _ROUNDING = 1e-9
 
@@ -50,13 +53,18 @@ class Meter(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             return self.gpu_s + self.gpu * max(0.0, now - self.at) / UNIT
         return self.gpu * (now - budget.begin(now)) / UNIT
 
-    def charge(self, budget: Budget, units: int, at: float) -> None:
-        """So many more units of GPUs are in use from now on, or fewer."""
-        self.gpu_s = self.used(budget, at)
+    def charge(self, budget: Budget, units: int, at: float) -> float:
+        """So many more units of GPUs are in use from now on, or fewer; from when on another level may be
+        reached because of that, infinite: never.
+        """
         if at >= self.until:
-            self.since, self.until = budget.begin(at), budget.end(at)
-        self.at = max(self.at, at)
+            self.gpu_s = self.used(budget, at)
+            self.since, self.until, self.at = budget.begin(at), budget.end(at), at
+        elif at > self.at:
+            self.gpu_s += self.gpu * (at - self.at) / UNIT
+            self.at = at
         self.gpu += units
+        return self.next_level_at(budget) if units > 0 else inf
 
     def level_at(self, budget: Budget, now: float) -> int:
         """The highest of ``LEVELS`` that is reached now; 0: none."""
@@ -74,6 +82,16 @@ class Meter(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
             missing = [budget.gpu_s * part / 100 - used for part in LEVELS if part > level]
             times += [min(budget.end(now), now + gpu_s * UNIT / self.gpu) for gpu_s in missing]
         return min(times, default=inf)
+
+    def next_level_at(self, budget: Budget) -> float:
+        """When the next of ``LEVELS`` is reached, or else the period turns, if what is in use stays so; it is
+        in use since ``at``. What was reached is not looked at here.
+        """
+        if self.level >= LEVELS[-1]:
+            return self.until
+        part = LEVELS[0] if self.level < LEVELS[0] else LEVELS[1]
+        missing = budget.gpu_s * part / 100 - self.gpu_s
+        return min(self.until, self.at + max(0.0, missing) * UNIT / self.gpu)
 
     def forecast(self, budget: Budget, now: float) -> tuple[float, float | None]:
         """The GPU-seconds that are used until the period turns if use goes on as on average since it began,
@@ -97,10 +115,24 @@ class PoolBudgets:
         self.total: Meter | None = None
         #: Of the owners that have used something.
         self.owners: dict[str, Meter] = {}
+        #: What each owner's budget is, found out as it is asked for.
+        self._of_owners: dict[str, Budget | None] = {}
 
     def budget(self, owner: str | None) -> Budget | None:
         """The budget of an owner, or of the pool (None); None: it has none."""
-        return self.spec.budget if owner is None else budget_of(self.spec.owner_budgets, owner)
+        if owner is None or not self.spec.owner_budgets:
+            return self.spec.budget if owner is None else None
+        if owner not in self._of_owners:
+            if len(self._of_owners) >= _REMEMBERED:
+                self._of_owners.clear()
+            self._of_owners[owner] = budget_of(self.spec.owner_budgets, owner)
+        return self._of_owners[owner]
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether any of its budgets is."""
+        meters = self.owners.values() if self.total is None else (self.total, *self.owners.values())
+        return any(meter.level >= LEVELS[-1] for meter in meters)
 
     def meters(self) -> Iterator[tuple[str | None, Budget, Meter]]:
         """Each meter with whose it is, None: the pool's, and its budget."""
@@ -110,21 +142,28 @@ class PoolBudgets:
             if budget is not None:
                 yield owner, budget, meter
 
-    def charge(self, owner: str, units: int, at: float) -> None:
-        """So many more units of GPUs are in use from now on by the tasks of an owner, or fewer."""
-        if self.total is not None and self.spec.budget is not None:
-            self.total.charge(self.spec.budget, units, at)
-        self.charge_owner(owner, units, at)
+    def charge(self, owner: str, units: int, at: float) -> float:
+        """So many more units of GPUs are in use from now on by the tasks of an owner, or fewer; gives what
+        ``Meter.charge`` does.
+        """
+        budget, meter = self.spec.budget, self.total
+        if budget is None or meter is None:
+            return self.charge_owner(owner, units, at)
+        due_at = meter.charge(budget, units, at)
+        return (
+            min(due_at, self.charge_owner(owner, units, at)) if self.spec.owner_budgets else due_at
+        )
 
-    def charge_owner(self, owner: str, units: int, at: float) -> None:
-        """Charge an owner alone, and not the pool."""
-        budget = self.budget(owner) if self.spec.owner_budgets else None
+    def charge_owner(self, owner: str, units: int, at: float) -> float:
+        """The same of an owner alone, and not of the pool."""
+        budget = self.budget(owner)
         if budget is None:
-            return
-        if owner not in self.owners:
+            return inf
+        meter = self.owners.get(owner)
+        if meter is None:
             self._forget_idle(at)
-            self.owners[owner] = Meter.begun(budget, at)
-        self.owners[owner].charge(budget, units, at)
+            meter = self.owners[owner] = Meter.begun(budget, at)
+        return meter.charge(budget, units, at)
 
     def _forget_idle(self, at: float) -> None:
         """Forget the owners that have used nothing in the present period, where there are many."""
@@ -144,6 +183,24 @@ class PoolBudgets:
             if meter is not None and budget is not None and budget.then == then:
                 return charged, budget, meter
         return None
+
+    def asks_for_gpus(self, need: Resources | None) -> bool:
+        """Whether a task that needs this asks for GPUs; None: what is usual in the pool."""
+        return (self.spec.default_agent().gpu if need is None else need.gpu) > 0
+
+    def highest_priority(self, owner: str, need: Resources | None) -> float | None:
+        """The highest priority that a task of an owner has by budgets that are spent; None: any."""
+        if not self.asks_for_gpus(need):
+            return None
+        limits = [
+            budget.priority
+            for charged, meter in ((None, self.total), (owner, self.owners.get(owner)))
+            if meter is not None
+            and meter.level >= LEVELS[-1]
+            and (budget := self.budget(charged)) is not None
+            and budget.then == "lower_priority"
+        ]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def define(self, before: PoolBudgets | None, agents: Iterable[Agent], at: float) -> None:
         """Go on counting what was counted before in the same periods, and all else from now on."""
@@ -178,6 +235,8 @@ class Budgets:
 
     def __init__(self) -> None:
         self.by_pool: dict[str, PoolBudgets] = {}
+        #: The pools of which one is spent, or one of their owners'.
+        self.spent: set[str] = set()
         #: No level changes before this time; only spares work. After a restart the first tick looks.
         self.due_at = 0.0
 
@@ -194,32 +253,35 @@ class Budgets:
             after = self.by_pool[spec.name] = PoolBudgets(spec)
             after.define(before, agents, at)
             self.due_at = min(self.due_at, at)
+        self._note_spent(spec.name)
         return True
 
     def forget(self, pool_name: str) -> None:
         """The pool has no budgets any more."""
         self.by_pool.pop(pool_name, None)
+        self.spent.discard(pool_name)
 
     def rename(self, name: str, new_name: str) -> None:
         """A pool has another name."""
         if name in self.by_pool:
             renamed = self.by_pool[new_name] = self.by_pool.pop(name)
             renamed.spec = msgspec.structs.replace(renamed.spec, name=new_name)
+            self.spent.discard(name)
+            self._note_spent(new_name)
 
     def charge(self, agent: Agent, units: int, at: float) -> None:
         """The process of an agent has started, or is gone: it uses so many more units of GPUs, or fewer."""
         pool = self.by_pool.get(agent.spec.pool_name)
         if pool is not None and units:
-            pool.charge(agent.charged_owner, units, at)
-            self._note_due(pool, agent.charged_owner, at)
+            due_at = pool.charge(agent.charged_owner, units, at)
+            self.due_at = min(self.due_at, due_at)
 
     def charge_other(self, agent: Agent, owner: str, at: float) -> None:
         """What an agent uses is charged to another owner from now on."""
         pool, units = self.by_pool.get(agent.spec.pool_name), agent.spec.resources.gpu
         if pool is not None and units and agent.committed:
             pool.charge_owner(agent.charged_owner, -units, at)
-            pool.charge_owner(owner, units, at)
-            self._note_due(pool, owner, at)
+            self.due_at = min(self.due_at, pool.charge_owner(owner, units, at))
 
     def restore(self, stored: Iterable[tuple[str, str | None, Meter]]) -> None:
         """Add meters as a snapshot has them, after their pools were defined."""
@@ -229,6 +291,7 @@ class Budgets:
                 pool.total = meter
             else:
                 pool.owners[owner] = meter
+            self._note_spent(pool_name)
 
     def find_due(self, now: float) -> None:
         """Find out when a level changes next if nothing starts or ends before."""
@@ -243,22 +306,33 @@ class Budgets:
             raise ValueError(f"pool {pool_name!r} has no budget")
         meter.level, meter.level_until = level, until
         self.due_at = min(self.due_at, until)
+        self._note_spent(pool_name)
 
     def holds(self, pool_name: str, owner: str, need: Resources | None) -> bool:
         """Whether a task of an owner that needs this, of each kind the least in any of its alternatives, does
         not start because a budget is spent; ``need`` None: what is usual in its pool.
         """
-        pool = self.by_pool.get(pool_name)
-        if pool is None:
+        if pool_name not in self.spent:
             return False
-        gpu = pool.spec.default_agent().gpu if need is None else need.gpu
-        return gpu > 0 and pool.spent(owner, "hold") is not None
+        pool = self.by_pool[pool_name]
+        return pool.asks_for_gpus(need) and pool.spent(owner, "hold") is not None
 
-    def _note_due(self, pool: PoolBudgets, owner: str, now: float) -> None:
-        for charged, meter in ((None, pool.total), (owner, pool.owners.get(owner))):
-            budget = None if meter is None else pool.budget(charged)
-            if meter is not None and budget is not None:
-                self.due_at = min(self.due_at, meter.due_at(budget, now))
+    def priced(self, spec: TaskSpec, pool_name: str, need: Resources | None) -> TaskSpec:
+        """A task of a pool with the priority that it has as budgets are; ``need`` as for ``holds``."""
+        pool, full = self.by_pool.get(pool_name), spec.full_priority
+        if full is None and pool_name not in self.spent:
+            return spec
+        priority = spec.priority if full is None else full
+        most = None if pool is None else pool.highest_priority(spec.owner, need)
+        if most is None or priority <= most:
+            return spec if full is None else spec.with_priority(priority)
+        if (priority, most) == (full, spec.priority):
+            return spec
+        return msgspec.structs.replace(spec, priority=most, full_priority=priority)
+
+    def _note_spent(self, pool_name: str) -> None:
+        pool = self.by_pool.get(pool_name)
+        (self.spent.add if pool is not None and pool.is_spent else self.spent.discard)(pool_name)
 
 
 def _budgets(spec: PoolSpec) -> tuple[object, ...]:

@@ -113,6 +113,8 @@ def _check_budgets(state: MeshState) -> None:
     budgets = state.budgets
     having = {name for name, account in state.ledger.accounts.items() if account.spec.has_budgets}
     _expect(budgets.by_pool.keys() == having, f"{sorted(budgets.by_pool)} have budgets")
+    spent = {name for name, pool in budgets.by_pool.items() if pool.is_spent}
+    _expect(budgets.spent == spent, f"{sorted(budgets.spent)} have budgets that are spent")
     for name, pool in budgets.by_pool.items():
         _expect(pool.spec == state.ledger.accounts[name].spec, f"another definition of {name}")
         _expect((pool.total is None) == (pool.spec.budget is None), f"the budget of {name}")

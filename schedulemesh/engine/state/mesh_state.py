@@ -250,7 +250,7 @@ class MeshState:
         if self.owners.define(fact.spec, agents, fact.at):
             self.queue.sort_anew(name)
         if self.budgets.define(fact.spec, agents, fact.at):
-            self.queue.enter_again(name)
+            self._note_budget(name)
 
     def _pool_deleted(self, fact: p.PoolDeleted) -> None:
         name = fact.pool_name
@@ -287,7 +287,18 @@ class MeshState:
 
     def _budget_level_changed(self, fact: p.BudgetLevelChanged) -> None:
         self.budgets.set_level(fact.pool_name, fact.owner, fact.level, fact.until)
-        self.queue.enter_again(fact.pool_name, fact.owner)
+        self._note_budget(fact.pool_name, fact.owner)
+
+    def _note_budget(self, pool_name: str, owner: str | None = None) -> None:
+        """The budget of a pool, or of an owner in it, is spent or is so no longer."""
+        self.queue.enter_again(pool_name, owner)
+        for agent in map(self.agents.__getitem__, sorted(self.agents_of[pool_name])):
+            for task_id in self.running.on_agent(agent.spec.name):
+                task = self.running.by_id[task_id]
+                spec = self.budgets.priced(task.spec, pool_name, task.resources)
+                if spec is not task.spec and owner in (None, spec.owner):
+                    self.running.change_spec(task_id, spec)
+                    self._touch(agent)
 
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)
@@ -581,8 +592,13 @@ class MeshState:
             self.agents[name].stop_waiting_for(group=fact.group_id)
 
     def _priority_changed(self, fact: q.PriorityChanged) -> None:
-        self.running.change_priority(fact.task_id, fact.priority)
-        self._touch(self.agents.get(self.running.by_id[fact.task_id].agent_name))
+        task = self.running.by_id[fact.task_id]
+        agent = self.agents.get(task.agent_name)
+        spec = task.spec.with_priority(fact.priority)
+        if agent is not None and self.budgets.spent:
+            spec = self.budgets.priced(spec, agent.spec.pool_name, task.resources)
+        self.running.change_spec(fact.task_id, spec)
+        self._touch(agent)
 
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)
@@ -607,6 +623,8 @@ class MeshState:
             raise ValueError(f"task {spec.task_id!r} exists already")
         self.past.forget_ended(spec.task_id)
         agent = self.agents.get(agent_name)
+        if agent is not None and (self.budgets.spent or spec.full_priority is not None):
+            spec = self.budgets.priced(spec, agent.spec.pool_name, agent.spec.resources)
         self.running.add(
             RunningTask(
                 spec=spec,

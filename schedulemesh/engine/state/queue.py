@@ -254,6 +254,8 @@ class Queue:
     def add(self, task: QueuedTask) -> None:
         """Add a task at its place."""
         task_id, name = task.task_id, task.pool_name
+        if name in self.budgets.spent or task.spec.full_priority is not None:
+            task.submission = msgspec.structs.replace(task.submission, task=self._priced(task))
         self.by_id[task_id] = task
         if task.spec.parent:
             self.children.add(task.spec)
@@ -313,8 +315,11 @@ class Queue:
         """Change how a task waits."""
         task = self.by_id[task_id]
         self._leave(task)
-        spec = msgspec.structs.replace(task.spec, priority=priority)
-        task.submission = msgspec.structs.replace(task.submission, task=spec)
+        if priority != task.spec.priority:
+            spec = task.spec.with_priority(priority)
+            task.submission = msgspec.structs.replace(task.submission, task=spec)
+            if task.pool_name in self.budgets.spent:
+                task.submission = msgspec.structs.replace(task.submission, task=self._priced(task))
         if front != task.front:
             self._fronts.discard(task.front)
             self._fronts.add(front)
@@ -379,20 +384,30 @@ class Queue:
             self._sort(task)
 
     def enter_again(self, pool_name: str, owner: str | None = None) -> None:
-        """The budget of a pool, or of an owner in it, is spent or is so no longer: its tasks may not start,
-        or may.
+        """The budget of a pool, or of an owner in it, is spent or is so no longer: its tasks may not start
+        or may, and have other priorities.
         """
         pool = self.pools.get(pool_name)
         for task_id in [] if pool is None else [*pool.in_order(0, None)]:
             task = self.by_id[task_id]
-            if owner in (None, task.spec.owner) and (
-                self._is_withheld(task) == (task.queue_class is not None)
-            ):
-                self._sort(task)
+            if owner not in (None, task.spec.owner):
+                continue
+            spec = self._priced(task)
+            is_ready = task.queue_class is not None
+            if spec is not task.spec or self._is_withheld(task) == is_ready:
+                self._sort(task, spec)
 
-    def _sort(self, task: QueuedTask) -> None:
-        """Have a task be among those that may start, or not, as things are now."""
+    def _priced(self, task: QueuedTask) -> TaskSpec:
+        """A task with the priority that budgets leave it."""
+        return self.budgets.priced(task.spec, task.pool_name, task.need_of_class)
+
+    def _sort(self, task: QueuedTask, spec: TaskSpec | None = None) -> None:
+        """Have a task be among those that may start, or not, as things are now, and at its place. ``spec``:
+        with another priority.
+        """
         self._leave(task)
+        if spec is not None:
+            task.submission = msgspec.structs.replace(task.submission, task=spec)
         if task.reservation is not None and self._is_withheld(task):
             self.reserve(task.task_id, None)
         if (task.not_before, task.task_id) in self._delayed:
@@ -617,9 +632,9 @@ class Queue:
         """Whether a task may not start whatever is free and whenever it is."""
         if task.held or task.depends or self.arrays.is_full(task.spec):
             return True
-        budgets = self.budgets
-        return bool(budgets.by_pool) and budgets.holds(
-            task.pool_name, task.spec.owner, task.need_of_class
+        name = task.pool_name
+        return name in self.budgets.spent and self.budgets.holds(
+            name, task.spec.owner, task.need_of_class
         )
 
     def _leave(self, task: QueuedTask) -> None:
