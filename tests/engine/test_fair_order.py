@@ -213,3 +213,31 @@ def test_a_first_entry_is_found_as_by_sorting_all_of_them_again():
             )
             assert firsts[0] == ranked[0]
             assert list(firsts) == ranked
+
+
+def test_a_task_that_is_short_of_quota_keeps_the_place_of_its_fair_pool_among_others():
+    pools = (fair(pool("p", cpu=3)), fair(pool("q", cpu=9)), fair(pool("r", cpu=9)))
+    mesh = Mesh(*pools, nodes=[node("n", cpu=4)])
+    for name in ("p1", "p2"):
+        mesh.queue(name, "p", cpu=1, owner="zoe")
+    mesh.queue("r1", "r", cpu=2, owner="zoe")
+    mesh.queue("p3", "p", cpu=1, owner="zoe")
+    mesh.queue("q1", "q", cpu=1, owner="zoe")
+    mesh.queue("p4", "p", cpu=3, owner="ada")
+    finish(mesh, "p1", after=1.0)
+    # Of p, ada's task comes first, which was submitted after that of q.
+    assert list(mesh.starts)[-1] == "q1"
+    assert differs(mesh) == []
+
+
+def test_a_share_falls_from_what_was_held_on_average_and_never_below_what_is_held():
+    use = OwnerUse(held=Resources(cpu=2 * UNIT), mean={"cpu": 6.0 * UNIT}, mean_at=0.0)
+    owners = Owners()
+    owners.half_life_s = 100.0
+    owners.define(fair(pool("p", cpu=8)), (), 0.0)
+    owners.uses["p"]["ada"] = use
+    assert [owners.share("p", "ada", at) for at in (0.0, 100.0, 200.0)] == [0.75, 0.5, 0.375]
+    use.held = Resources()
+    assert [owners.share("p", "ada", at) for at in (0.0, 100.0, 200.0)] == [0.75, 0.375, 0.1875]
+    use.held = Resources(cpu=7 * UNIT)
+    assert [owners.share("p", "ada", at) for at in (0.0, 100.0, 200.0)] == [0.875] * 3

@@ -7,9 +7,11 @@ from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Pending, Queued, Refused
+from schedulemesh.engine.state.queue import NoRoom
 from schedulemesh.runtime.services.queue_rows import positioned, queue_row
 from tests.counted_calls import calls_of
 from tests.engine.builders import Mesh, differences, node, pool
@@ -948,3 +950,19 @@ def test_among_borrowers_the_pool_with_the_lowest_share_of_its_cohort_is_served_
     admitted = [fact.agent.name for fact in given.facts if type(fact).__name__ == "AgentAdmitted"]
     assert admitted[-2:] == ["q2", "p3"]
     check_stored(given)
+
+
+def test_what_needs_no_less_than_what_fits_on_no_node_fits_on_none():
+    no_room = NoRoom()
+    one, two, three = (Resources(gpu=n * UNIT) for n in (1, 2, 3))
+    labels = (("zone", "a"),)
+    assert not no_room
+    no_room.add(labels, two)
+    assert no_room
+    assert [no_room.includes(labels, need) for need in (one, two, three)] == [False, True, True]
+    assert not no_room.includes((), three)
+    assert not no_room.includes(labels, Resources(cpu=9 * UNIT))
+    no_room.add(labels, one)
+    assert no_room.includes(labels, one)
+    no_room.clear()
+    assert not no_room.includes(labels, three)
