@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.codec import decode_chunk, encode_chunk
 from schedulemesh.engine.messages import stimuli as s
@@ -163,3 +165,52 @@ def test_classes_arguments_and_payloads_are_referenced():
     assert referenced(take_snapshot(mesh.state)) == {"class"}
     mesh.complete("x")
     assert referenced(take_snapshot(mesh.state)) == set()
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_queue_of_every_kind_comes_back_in_its_order(size):
+    """Most tasks are put in order together, and those with something special one by one between them."""
+    limits = parse_owner_limits({"default": {"running": 1}})
+    limited = msgspec.structs.replace(pool("q", cpu=4), owner_limits=limits)
+    mesh = Mesh(pool("p", cpu=4), limited, pool("r", cpu=4), nodes=[node("a", cpu=12)])
+    for name in ("p", "q", "r"):
+        mesh.queue(f"whole-{name}", name, cpu=4)
+        mesh.report(f"whole-{name}")
+    for number in range(60):
+        extra = [{}, {"wait_s": 50.0}, {"queue": True}][number % 7 % 3]
+        mesh.queue(
+            f"t{number}",
+            "pqr"[number % 3],
+            priority=float(number % 4),
+            cpu=1 + number % 2,
+            duration=100.0 - number,
+            more=extra,
+        )
+        if number % 10 == 3:
+            mesh.change(f"t{number}", to_front=True)
+        if number % 11 == 5:
+            mesh.change(f"t{number}", held=True)
+    again = written(mesh.state, size)
+    assert differences(mesh.state, again) == []
+    check(again)
+    for name, queued in mesh.state.queue.pools.items():
+        restored_pool = again.queue.pools[name]
+        assert list(restored_pool.ready) == list(queued.ready)
+        assert list(restored_pool.firsts) == list(queued.firsts)
+        assert {key: list(one.entries) for key, one in restored_pool.classes.items()} == {
+            key: list(one.entries) for key, one in queued.classes.items()
+        }
+        shortest = {key: one.shortest for key, one in queued.classes.items()}
+        assert all(shortest[key] <= one.shortest for key, one in restored_pool.classes.items())
+
+
+def test_what_queued_tasks_have_in_common_is_kept_once_after_a_restart():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    for number in range(3):
+        mesh.queue(f"t{number}", cpu=4)
+    again = written(mesh.state)
+    first, second = (again.queue.by_id[task_id].submission for task_id in ("t1", "t2"))
+    assert first == mesh.state.queue.by_id["t1"].submission
+    assert first.agent.resources is second.agent.resources
+    assert first.agent.pool_name is second.agent.pool_name is second.task.pool_name
+    assert first.task.labels is second.task.labels

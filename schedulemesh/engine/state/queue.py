@@ -285,6 +285,36 @@ class Queue:
         else:
             self._enter(task)
 
+    def add_all(self, tasks: Iterable[QueuedTask]) -> None:
+        """Add many tasks, as ``add`` would one after the other; the orders of most are made at the end."""
+        entries: dict[str, dict[QueueClass, list[Entry]]] = {}
+        policy, counting_pools = self.policy, self.owners.pools
+        for_each = policy.orders_by_estimates or bool(
+            policy.promote_after_s or self.budgets.by_pool
+        )
+        for task in tasks:
+            agent, spec = task.submission.agent, task.submission.task
+            pool_name = agent.pool_name
+            if for_each or pool_name in counting_pools or spec is None or not _is_plain(task, spec):
+                self.add(task)
+                continue
+            task_id = spec.task_id
+            self.by_id[task_id] = task
+            self.agent_names[agent.name] = task_id
+            pool = self.pools.get(pool_name)
+            if pool is None:
+                pool = self.pools[pool_name] = PoolQueue()
+            if task.number >= self.next_number:
+                self.next_number = task.number + 1
+            queue_class = task.queue_class = self._class_in(pool, task, owner="", exceeds=False)
+            queue_class.note_length(spec)
+            if pool_name not in entries:
+                entries[pool_name] = {}
+            entry = (order_value(task, policy), task.number, task_id)
+            entries[pool_name].setdefault(queue_class, []).append(entry)
+        for pool_name, of_pool in entries.items():
+            self.pools[pool_name].place_all(of_pool)
+
     def remove(self, task_id: str) -> QueuedTask:
         """Remove a task."""
         task = self.by_id.pop(task_id)
@@ -611,12 +641,8 @@ class Queue:
         alone = counts_owners and (
             bool(task.submission.agent.alternatives) or self.owners.is_fair(task.pool_name)
         )
-        key = _class_of(task, owner=task.spec.owner if alone else "", exceeds=exceeds)
-        queue_class = pool.classes.get(key) or pool.withheld.get(key)
-        if queue_class is None:
-            queue_class = pool.new_class(key)
-            self.open[queue_class] = None
-            self.changed = True
+        owner = task.spec.owner if alone else ""
+        queue_class = self._class_in(pool, task, owner=owner, exceeds=exceeds)
         if counts_owners:
             room = None if exceeds else self._room(task.pool_name, task.spec.owner, queue_class)
             pool.place_of_owner(queue_class, self.entry(task), task.spec.owner, room)
@@ -636,6 +662,18 @@ class Queue:
         return name in self.budgets.spent and self.budgets.holds(
             name, task.spec.owner, task.need_of_class
         )
+
+    def _class_in(
+        self, pool: PoolQueue, task: QueuedTask, *, owner: str, exceeds: bool
+    ) -> QueueClass:
+        """The class of a task, which is opened where it is new."""
+        key = _class_of(task, owner=owner, exceeds=exceeds)
+        queue_class = pool.classes.get(key) or pool.withheld.get(key)
+        if queue_class is None:
+            queue_class = pool.new_class(key)
+            self.open[queue_class] = None
+            self.changed = True
+        return queue_class
 
     def _leave(self, task: QueuedTask) -> None:
         queue_class, task.queue_class = task.queue_class, None
@@ -710,6 +748,17 @@ class Queue:
         for task in [self.by_id[task_id] for *_, task_id in before.ready]:
             self.long_waits.discard(task.queued_at, task.task_id)
             self._enter(task)
+
+
+def _is_plain(task: QueuedTask, spec: TaskSpec) -> bool:
+    """Whether a task is in no list but the queue's order: it waits for no other task, and for no time."""
+    if spec.parent or spec.array or spec.array_id or task.waits_for or task.broken_by is not None:
+        return False
+    if task.held or task.front or task.not_before or task.submission.wait_s is not None:
+        return False
+    if task.reservation is not None or task.impossible_since is not None:
+        return False
+    return not isinstance(task.submission.agent.payload, GangPayload)
 
 
 def _member_of(entry: QueuedTask, index: int) -> QueuedTask:

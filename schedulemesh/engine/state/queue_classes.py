@@ -7,7 +7,8 @@ not wait, until the owner has room for them. So an owner at its limit keeps nobo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from math import inf
 
 from sortedcontainers import SortedList
@@ -203,6 +204,20 @@ class PoolQueue:
         """Add an entry to a class."""
         self._add_ready(entry, "")
         self._let_in(queue_class, entry)
+
+    def place_all(self, entries: Mapping[QueueClass, list[Entry]]) -> None:
+        """Add these entries to their classes, in a pool that does not count owners."""
+        for queue_class, added in entries.items():
+            first = queue_class.entries[0] if queue_class.entries else None
+            queue_class.entries.update(added)
+            if queue_class.extra or queue_class.first == first:
+                continue
+            if first is not None:
+                self.firsts.remove(first)
+            self.firsts.add(queue_class.first)
+        if isinstance(self.ready, OwnedReady):
+            raise TypeError("a fair pool counts owners")
+        self.ready.update(chain.from_iterable(entries.values()))
 
     def displace(self, queue_class: QueueClass, entry: Entry) -> None:
         """Remove an entry from its class."""

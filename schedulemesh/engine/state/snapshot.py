@@ -48,6 +48,7 @@ from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import QueuedTask, Turns
 from schedulemesh.engine.state.quota import Account, Hold
 from schedulemesh.engine.state.request_updates import Remembered
+from schedulemesh.engine.state.shared_values import SharedValues
 from schedulemesh.engine.state.tasks import RunningTask
 
 #: Entries of one list in one part.
@@ -247,11 +248,19 @@ def parts(snapshot: Snapshot, size: int = PART) -> Iterator[Snapshot]:
 
 def restored(stored: Iterable[Snapshot]) -> MeshState:
     """The state that these parts are a snapshot of; without any, an empty one."""
-    state = MeshState()
+    state, waiting, shared = MeshState(), list[QueuedTask](), SharedValues()
     for part in stored:
+        for task in part.queue:
+            shared.share_in(task.submission)
+        if part.queue and part == Snapshot(queue=part.queue):
+            waiting += part.queue  # put in order together with those of the next parts
+            continue
+        state.queue.add_all(waiting)
+        waiting.clear()
         _put_head(state, part)
         _put_books(state, part)
         _put_lives(state, part)
+    state.queue.add_all(waiting)
     state.count_members()
     return state
 
@@ -407,8 +416,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.arrays.restore(stored_array)
     for task in part.tasks:
         state.running.add(task)
-    for waiting in part.queue:
-        state.queue.add(waiting)
+    state.queue.add_all(part.queue)
     for past in part.preempted:
         state.preempted[past.fact.task.task_id] = past
     state.pool_names.next_of.update(part.pool_names)
