@@ -11,7 +11,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.engine.messages.outcomes import Holder
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node, has_labels
+from schedulemesh.engine.state.nodes import Node
 
 #: How many holders are listed, and how many of them a sentence names.
 HOLDERS, NAMED = 10, 3
@@ -25,11 +25,11 @@ def closest_node(state: MeshState, shape: GroupShape) -> Node | None:
     """
     need = shape.bundles[0]
     first: dict[Resources, Node] = {}
-    for node in state.cluster.nodes.values():
-        if node.cordoned or not has_labels(node, shape):
+    for node in state.cluster.with_labels(shape):
+        if node.cordoned:
             continue
-        before = first.get(node.free)
-        if before is None or node.node_id < before.node_id:
+        before = first.setdefault(node.free, node)
+        if node.node_id < before.node_id:
             first[node.free] = node
 
     def lack(node: Node) -> tuple[int, int, str]:

@@ -7,7 +7,7 @@ step: each node's free resources, an index by free GPU and CPU, and the rankings
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -227,6 +227,13 @@ class Cluster:
         if strategy == "spread":
             return self._emptiest(need)
         return self._rankings.ranked(strategy, need)
+
+    def with_labels(self, shape: GroupShape) -> Collection[Node]:
+        """The nodes with the shape's labels, cordoned ones included."""
+        nodes = self.nodes.values()
+        if not shape.node_labels and not shape.same_label:
+            return nodes
+        return [node for node in nodes if has_labels(node, shape)]
 
     def could_ever(self, shape: GroupShape) -> bool:
         """Whether a single bundle fits on any node with the shape's labels without allocations."""
