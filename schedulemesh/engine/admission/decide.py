@@ -334,12 +334,13 @@ def _adopted(state: MeshState, ray_job_id: str) -> Refused | None:
 
 def _refusal_of_taken_name(state: MeshState, name: str, *, served: bool) -> Refused | None:
     """The refusal of an agent name that is taken; ``served``: by its own task, which is in the queue."""
-    error = say("agent_exists", agent=name)
-    if name not in state.agents and state.gang_with(name) is None:
-        owner = state.queue.agent_names.get(name)
-        if served or owner is None:
-            return None
-        error = say("agent_will_exist", agent=name, task=owner)
+    if name in state.agents or state.gang_with(name) is not None:
+        error = say("agent_exists", agent=name)
+        return Refused(reason=Reason.DUPLICATE_AGENT, error_text=error)
+    owner = state.queue.agent_names.get(name)
+    if served or owner is None:
+        return None
+    error = say("agent_will_exist", agent=name, task=owner)
     return Refused(reason=Reason.DUPLICATE_AGENT, error_text=error)
 
 
