@@ -9,6 +9,8 @@ import pytest
 from starlette.datastructures import QueryParams
 
 from schedulemesh.api.history import QueryHistory
+from schedulemesh.api.pools import ListBudgets, ResizePool
+from schedulemesh.domain.budgets import parse_budget, parse_owner_budgets
 from schedulemesh.server.page import usage as usage_screen
 from schedulemesh.server.page.periods import SPANS, Period, period
 from schedulemesh.server.page.timeline import timeline_picture
@@ -114,10 +116,23 @@ def test_usage_is_shown_by_pool_owner_and_label(browser):
     for by, name in (("pool", "language"), ("owner", "lin"), ("label", "team=lin")):
         document = browser.get(f"/usage?by={by}&span=24h")
         assert name in document.words
+        assert "Spent at" not in document.words  # there are no budgets
         rows = [r for r in document.all("td") if r.get("data-label")]
         assert rows
     assert "team=lin" not in browser.get("/usage?by=label&label_key=other").words
     browser.get("/usage?by=nothing", 400)
+
+
+def test_budgets_are_on_the_screen_of_usage_where_there_are_any(api, browser):
+    budgets = {
+        "budget": parse_budget({"gpu_hours": 500, "period": "week"}),
+        "owner_budgets": parse_owner_budgets({"lin": {"gpu_hours": 1e-9}}),
+    }
+    ask(api.mesh, ResizePool(name="language", **budgets))
+    assert len(ask(api.mesh, ListBudgets()).rows) == 2
+    words = browser.get("/usage").words
+    assert "Spent at" in words
+    assert "500.0" in words
 
 
 def test_usage_is_a_file_that_no_spreadsheet_runs(api, browser):

@@ -405,6 +405,13 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "share": ("Share", "占比"),
     "started": ("Started", "启动"),
     "completed": ("Completed", "完成"),
+    "budgets": ("Budgets in their present periods", "本周期的预算"),
+    "budget_hours": ("Budget (GPU-hours)", "预算（GPU 时）"),
+    "budget_used": ("Used", "已用"),
+    "budget_forecast": ("Forecast", "预计"),
+    "budget_spent_at": ("Spent at", "用完时间"),
+    "budget_is_spent": ("spent", "已用完"),
+    "budget_turns": ("Period turns", "周期更新"),
     "usage_says": (
         "Counted in whole hours; what still runs counts up to now. Lost is work that evictions lost.",
         "按整点统计，仍在运行的任务计到现在；损失指因抢占而丢失的工作。",

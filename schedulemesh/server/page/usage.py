@@ -1,4 +1,6 @@
-"""Usage: GPU-hours, waiting and lost work by pool, owner or label, in sum and over time, also as CSV."""
+"""Usage: GPU-hours, waiting and lost work by pool, owner or label, in sum and over time, also as CSV; and
+budgets, where there are any.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 from starlette.datastructures import QueryParams
 
 from schedulemesh.api.history import GROUPINGS, QueryUsage
+from schedulemesh.api.pools import ListBudgets
 from schedulemesh.domain.names import parse_name
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.links import link
@@ -63,7 +66,8 @@ class UsagePicture(NamedTuple):
 async def usage(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     """What the template ``usage.html`` shows. Raises InvalidRequestError."""
     chosen = await _chosen(reader, query)
-    totals, *parts = await together(
+    budgets, totals, *parts = await together(
+        reader.rows(ListBudgets()),
         _rows(reader, chosen, chosen.period.since, chosen.period.until),
         *(_rows(reader, chosen, since, until) for since, until in _parts_of(chosen.period)),
     )
@@ -71,6 +75,7 @@ async def usage(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     here = [("by", chosen.by), ("label_key", chosen.label_key), ("span", chosen.period.span)]
     return {
         "rows": totals,
+        "budgets": budgets,
         "by": chosen.by,
         "groupings": GROUPINGS,
         "label_key": chosen.label_key,
