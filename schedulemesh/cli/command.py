@@ -29,6 +29,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from schedulemesh.cli.completion import COMPLETERS
+from schedulemesh.cli.language import speak
 from schedulemesh.errors import ScheduleMeshError
 
 
@@ -216,8 +217,8 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
             for name, group in groups.items()
         }
         for argument in arguments.values():
-            if isinstance(argument, Target) and argument.lang is not None:
-                _speak(argument.lang)
+            if isinstance(argument, Target):
+                speak(argument.lang and argument.lang.value)
         raise typer.Exit(_run(lambda: function(**given, **arguments)))
 
     parameters = [p for p in own_parameters if p.name not in groups]
@@ -230,12 +231,6 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
     )
     run.__annotations__ = {}
     return run
-
-
-def _speak(lang: Lang) -> None:
-    from schedulemesh.cli.language import speak
-
-    speak(lang.value)
 
 
 def _complete(parameter: inspect.Parameter) -> None:

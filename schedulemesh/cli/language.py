@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from schedulemesh.domain.language import Language, language_of
-from schedulemesh.domain.sentences import Text, in_words
+
+if TYPE_CHECKING:
+    from schedulemesh.domain.sentences import Text
 
 _selected: Language | None = None
 
 
-def speak(language: Language) -> None:
-    """Speak this language from now on, whatever the environment says."""
+def speak(language: Language | None) -> None:
+    """Speak this language from now on, whatever the environment says; None: what that says."""
     global _selected  # noqa: PLW0603  # a process is one command
     _selected = language
 
@@ -23,4 +26,6 @@ def language() -> Language:
 
 def spoken(text: Text) -> str:
     """A text in the language of this command."""
+    from schedulemesh.domain.sentences import in_words
+
     return in_words(text, language())

@@ -16,6 +16,8 @@ from tests.docs.documents import ROOT, blocks
 from tests.runtime import virtual_time
 
 DOCS = ROOT / "docs"
+#: What the commands of the day print where the locale is Chinese; REWRITE_STORIES=1 writes it anew.
+CHINESE = ROOT / "tests" / "cli" / "stories" / "shared_day.zh.output"
 LAPTOP = parse_resources({"cpu": 8, "gpu": 8, "memory": 16 * 1024})
 
 
@@ -25,24 +27,38 @@ LAPTOP = parse_resources({"cpu": 8, "gpu": 8, "memory": 16 * 1024})
 )
 def test_the_commands_print_what_the_page_says(tmp_path, monkeypatch, name, hosts, node):
     page = DOCS / name
-    monkeypatch.chdir(tmp_path)
+    written = page.read_text(encoding="utf-8")
+    printed = carried_out(page, tmp_path, monkeypatch, hosts, node)
+    if os.environ.get("REWRITE_DOCS"):
+        page.write_text(printed, encoding="utf-8")
+    assert printed.split("\n") == written.split("\n")
+
+
+def test_the_commands_of_the_day_print_sentences_in_chinese(tmp_path, monkeypatch):
+    """The same commands, where the locale is Chinese; what there is no text for stays as it is."""
+    monkeypatch.setenv("SCHEDULEMESH_LANG", "zh")
+    printed = carried_out(DOCS / "shared_day.md", tmp_path, monkeypatch, ("gpu-1", "gpu-2"), NODE)
+    shown = "\n".join(re.findall(r"```console\n(.*?)```", printed, re.DOTALL))
+    if os.environ.get("REWRITE_STORIES"):
+        CHINESE.write_text(shown, encoding="utf-8")
+    assert shown.split("\n") == CHINESE.read_text(encoding="utf-8").split("\n")
+
+
+def carried_out(page, folder, monkeypatch, hosts, node):
+    """The page with what its commands print now."""
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TZ", "UTC")
     for block in blocks(page):
         if block.language == "yaml":
-            (tmp_path / "cluster.yaml").write_text(block.code)
+            (folder / "cluster.yaml").write_text(block.code)
         if block.language == "python":
-            (tmp_path / "train.py").write_text(block.code)
-    written = page.read_text(encoding="utf-8")
-
+            (folder / "train.py").write_text(block.code)
     with virtual_time.running() as loop, pytest.MonkeyPatch.context() as patch:
-        day = SharedDay(tmp_path, loop, patch, hosts=hosts, node=node)
-        printed = replayed(written, day)
+        day = SharedDay(folder, loop, patch, hosts=hosts, node=node)
+        printed = replayed(page.read_text(encoding="utf-8"), day)
         day.close()
-
-    if os.environ.get("REWRITE_DOCS"):
-        page.write_text(printed, encoding="utf-8")
-    assert printed.split("\n") == written.split("\n")
+    return printed
 
 
 def test_the_tutorial_has_the_commands_of_its_headings():
