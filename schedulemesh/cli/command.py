@@ -218,7 +218,7 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
         }
         for argument in arguments.values():
             if isinstance(argument, Target):
-                speak(argument.lang and argument.lang.value)
+                speak(None if argument.lang is None else argument.lang.value)
         raise typer.Exit(_run(lambda: function(**given, **arguments)))
 
     parameters = [p for p in own_parameters if p.name not in groups]
