@@ -303,10 +303,10 @@ _OWNERS: Mapping[str, tuple[str, str]] = {
     ),
     "budget_used_up": (
         (
-            "budget spent: {whose} has used {used:,.1f} of {budget:,.6g} GPU-hours of {period}, which "
+            "budget spent: {whose} has used {used:,.6g} of {budget:,.6g} GPU-hours of {period}, which "
             "ends on {turns}"
         ),
-        "预算已用完：{whose}{period}的 {budget:,.6g} GPU 小时已用 {used:,.1f}，本期到 {turns} 结束",
+        "预算已用完：{whose}{period}的 {budget:,.6g} GPU 小时已用 {used:,.6g}，本期到 {turns} 结束",
     ),
     "pool_itself": ("pool {pool!r}", "资源池 {pool!r} "),
     "owner_in_pool": ("{owner} in pool {pool!r}", "{owner}在资源池 {pool!r} 中"),
