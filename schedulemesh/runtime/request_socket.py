@@ -121,6 +121,9 @@ class RequestSocket:
         except OSError as error:  # of this connection alone: others are accepted
             logger.warning("a connection to the supervisor's socket failed: %s", error)
             connected.close()
+        except asyncio.CancelledError:
+            connected.close()
+            raise
 
     def _has_room(self) -> bool:
         """Whether there is room for a further connection; one that is idle is closed for it."""

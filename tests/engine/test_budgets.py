@@ -89,7 +89,7 @@ def test_a_spent_budget_holds_what_waits_and_lets_run_what_runs():
     explained = mesh.engine.explain("b", mesh.now)
     assert explained.reason == "budget_spent"
     assert explained.error == (
-        "budget spent: pool 'p' has used 4.0 of 4 GPU-hours of this day, which ends on "
+        "budget spent: pool 'p' has used 4 of 4 GPU-hours of this day, which ends on "
         "1970-01-02 00:00 UTC"
     )
     assert explained.earliest_start == DAY
@@ -178,7 +178,7 @@ def test_each_owner_has_its_own_and_those_that_have_none_share_none():
         mesh.queue(f"{owner}-2", gpu=1, owner=owner)
     assert mesh.waiting() == ["ben-2"]
     assert mesh.engine.explain("ben-2", mesh.now).error == (
-        "budget spent: owner 'ben' in pool 'p' has used 2.0 of 2 GPU-hours of this day, which ends on "
+        "budget spent: owner 'ben' in pool 'p' has used 2 of 2 GPU-hours of this day, which ends on "
         "1970-01-02 00:00 UTC"
     )
     assert used(mesh, "ada") == 2

@@ -138,7 +138,7 @@ class Served:
     def close(self):
         self.serving.cancel()
         self.loop.call_soon_threadsafe(self.socket.close)
-        self.until(lambda: not self.socket._connections)
+        self.until(lambda: self.socket.address is None and not self.socket._connections)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
