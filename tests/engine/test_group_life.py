@@ -59,8 +59,8 @@ def test_a_reserved_group_without_room_waits_visibly_and_is_made_when_there_is_s
     mesh.make_all()
     (found,) = unplaced(mesh.state, "p")
     assert found[0] == shape({"cpu": 2}, {"cpu": 2})
-    assert "bundle 0 (cpu 2)" in found[1]
-    assert "lacks cpu 3" in found[1]
+    assert "bundle 0 (cpu 2)" in str(found[1])
+    assert "lacks cpu 3" in str(found[1])
 
     mesh.observe(node("a", cpu=3), node("b", cpu=4))
 

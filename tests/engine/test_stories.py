@@ -14,6 +14,7 @@ import pytest
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.sentences import Sentence
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import Devices, Share
@@ -67,7 +68,7 @@ def told(message):
         value = getattr(message, field)
         if field in LEFT_OUT or value in (None, {}, defaults.get(field, LEFT_OUT)):
             continue
-        shown.append(f"{field}={plain(value)}")
+        shown.append(f"{field.removesuffix('_text')}={plain(value)}")
     return f"{type(message).__name__} {' '.join(shown)}".rstrip()
 
 
@@ -91,6 +92,8 @@ def plain(value):
         return "[" + "; ".join(plain(one) for one in value) + "]"
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, Sentence):
+        return str(value)
     if isinstance(value, msgspec.Struct):
         return "{" + told(value).partition(" ")[2] + "}"
     if isinstance(value, dict):

@@ -144,6 +144,28 @@ _chinese(
     "，或提高配额。",
 )
 _chinese(
+    "pool_budget_nearly_spent",
+    "资源池 {pool} 的预算已用掉大部分。",
+    "用 `schedulemesh budgets` 查看预计何时用完，用 `schedulemesh usage --by owner` 查看是谁在用。"
+    "可以调大预算，或者把剩下的留给要紧的工作。",
+)
+_chinese(
+    "pool_budget_spent",
+    "资源池 {pool} 的预算已用完。",
+    "`schedulemesh budgets` 说明用完之后如何处理，以及下一个周期何时开始。可以调大预算，或者让任务等到那时。",
+)
+_chinese(
+    "owner_budget_nearly_spent",
+    "提交者 {owner} 在资源池 {pool} 中的预算已用掉大部分。",
+    "用 `schedulemesh budgets` 查看预计何时用完。",
+)
+_chinese(
+    "owner_budget_spent",
+    "提交者 {owner} 在资源池 {pool} 中的预算已用完。",
+    "`schedulemesh budgets` 说明用完之后如何处理，以及下一个周期何时开始。"
+    "运维可以用资源池的 owner_budgets 调大它。",
+)
+_chinese(
     "starvation",
     "资源池 {pool} 中有任务排队时间过长。",
     "用 `schedulemesh queue --pool {pool}` 找到它，再用 `schedulemesh explain` 查看原因。被搁置（hold）"
