@@ -107,12 +107,16 @@ class RequestSocket:
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        await _connection_waits(listening)
         try:
-            connected, _ = await loop.sock_accept(listening)
+            connected, _ = listening.accept()
+        except BlockingIOError:  # who wanted to connect has gone
+            return
         except OSError as error:
             logger.warning("a connection to the supervisor's socket was not accepted: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
+        connected.setblocking(False)
         try:
             if is_of_same_user(connected) and self._has_room():
                 await loop.connect_accepted_socket(lambda: _Connection(self), connected)
@@ -165,6 +169,19 @@ class RequestSocket:
     def partial_bytes(self) -> int:
         """The bytes of all frames that have arrived in part."""
         return sum(connection.buffered for connection in self._connections)
+
+
+async def _connection_waits(listening: socket.socket) -> None:
+    """Return when somebody wants to connect. ``sock_accept`` would lose a connection that comes while it is
+    cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    waits = asyncio.Event()
+    loop.add_reader(listening, waits.set)
+    try:
+        await waits.wait()
+    finally:
+        loop.remove_reader(listening)
 
 
 class _Connection(asyncio.Protocol):

@@ -156,12 +156,12 @@ _chinese(
 )
 _chinese(
     "owner_budget_nearly_spent",
-    "提交者 {owner} 在资源池 {pool} 中的预算已用掉大部分。",
+    "负责人 {owner} 在资源池 {pool} 中的预算已用掉大部分。",
     "用 `schedulemesh budgets` 查看预计何时用完。",
 )
 _chinese(
     "owner_budget_spent",
-    "提交者 {owner} 在资源池 {pool} 中的预算已用完。",
+    "负责人 {owner} 在资源池 {pool} 中的预算已用完。",
     "`schedulemesh budgets` 说明用完之后如何处理，以及下一个周期何时开始。"
     "运维可以用资源池的 owner_budgets 调大它。",
 )
