@@ -71,11 +71,11 @@ def test_so_it_is_where_every_action_and_every_tick_comes_at_another_time(seed, 
     assert found.recorded[""].preemptions > 5
 
 
-# 30 and 90 end during evictions; in 30 a process dies while it starts. Some worlds have all ten kinds of
-# interventions, some all but one.
+# 30 and 42 end during evictions; in 42 and 90 processes die while they start. Some worlds have all ten kinds
+# of interventions, some all but one.
 @pytest.mark.parametrize(
     ("seed", "kinds"),
-    [(0, 10), (1, 9), (2, 9), (29, 9), (30, 10), (32, 9), (35, 10), (38, 10), (90, 10)],
+    [(0, 10), (1, 9), (2, 9), (29, 9), (30, 10), (32, 10), (35, 10), (38, 10), (42, 10), (90, 10)],
 )
 def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, kinds, tmp_path):
     jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
@@ -89,6 +89,9 @@ def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, kinds, tmp_p
     assert found.check.same == found.check.decisions > 30
     assert found.check.left_out == {}
     assert len(world.happened) == kinds
+    submissions = [agent.submission for agent in world.engine.state.agents.values()]
+    if seed in (30, 42):
+        assert any(one is not None and one.evicting for one in submissions)
 
 
 @pytest.mark.parametrize("seed", range(2))

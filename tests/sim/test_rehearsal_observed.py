@@ -140,10 +140,10 @@ def test_idle_gpus_and_reported_ends_are_rehearsed(order, tmp_path):
     assert_same(recording)
 
 
-@pytest.mark.parametrize("seed", [4, 6, 8, 9])
+@pytest.mark.parametrize("seed", [4, 8, 9, 10])
 def test_all_of_it_is_rehearsed_where_everything_happens(seed, tmp_path):
     recording, seen = recording_of(tmp_path, seed)
-    if seed in (6, 9):  # the others lack a kind of observation
+    if seed in (9, 10):  # the others lack a kind of observation
         assert {ExternalDemandSeen, GpusIdle, EndMeasured, Ticked} <= seen
     assert_same(recording)
 
