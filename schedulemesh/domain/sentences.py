@@ -53,6 +53,18 @@ class Sentence(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 Text = Union[str, Sentence]
 
 
+class InEnglish:
+    """An attribute of a struct: the text of one of its fields in English."""
+
+    __slots__ = ("_field",)
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get__(self, struct: object, kind: type | None = None) -> str:
+        return str(getattr(struct, self._field))
+
+
 def say(code: str, /, **parameters: Convertible) -> Sentence:
     """The sentence of a code with these parameters."""
     return Sentence(code, {name: _parameter(value) for name, value in parameters.items()})

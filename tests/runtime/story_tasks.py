@@ -49,6 +49,17 @@ LABELS = {
     "A else less on B": ("A", "B"),
 }
 
+#: What a single task and an array may say alike.
+_OF_A_TASK = {
+    "priority": (1.0, 5.0, 9.0),
+    "owner": OWNERS,
+    "retries": (0, 2),
+    "on_preempted": ("drop", "requeue"),
+    "max_run_s": (None, None, None, 2.0, 12.0),
+    "on_time_limit": ("", "requeue"),
+    "after": ("", "", "ok", "any", "fail"),
+}
+
 #: What clients may do to tasks: how often, and with which arguments.
 TASK_EVENTS = {
     "submit": (
@@ -68,13 +79,7 @@ TASK_EVENTS = {
             "wait_s": (None, None, None, 20.0),
             "labels": ("", "", "", *LABELS),
             "run": ("", "", "train"),
-            "priority": (1.0, 5.0, 9.0),
-            "owner": OWNERS,
-            "retries": (0, 2),
-            "on_preempted": ("drop", "requeue"),
-            "max_run_s": (None, None, None, 2.0, 12.0),
-            "on_time_limit": ("", "requeue"),
-            "after": ("", "", "ok", "any", "fail"),
+            **_OF_A_TASK,
         },
     ),
     "submit_array": (
@@ -89,13 +94,7 @@ TASK_EVENTS = {
             "job": (False, True),
             "wait_s": (None, None, None, 20.0),
             "labels": ("", "", "", *LABELS),
-            "priority": (1.0, 5.0, 9.0),
-            "owner": OWNERS,
-            "retries": (0, 2),
-            "on_preempted": ("drop", "requeue"),
-            "max_run_s": (None, None, None, 2.0, 12.0),
-            "on_time_limit": ("", "requeue"),
-            "after": ("", "", "ok", "any", "fail"),
+            **_OF_A_TASK,
         },
     ),
     "change_queued": (

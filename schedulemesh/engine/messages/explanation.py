@@ -6,7 +6,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.sentences import Text
+from schedulemesh.domain.sentences import InEnglish, Text
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Holder
 
@@ -26,15 +26,10 @@ class Finding(
     #: What the caller can do; empty: nothing but wait.
     hint_text: Text = ""
 
-    @property
-    def error(self) -> str:
-        """The sentence in English."""
-        return str(self.error_text)
-
-    @property
-    def hint(self) -> str:
-        """What the caller can do, in English."""
-        return str(self.hint_text)
+    #: The sentence in English.
+    error = InEnglish("error_text")
+    #: What the caller can do, in English.
+    hint = InEnglish("hint_text")
 
 
 class ExternalJob(_Part, frozen=True, kw_only=True):
@@ -98,15 +93,10 @@ class AlternativeFinding(
     #: The tasks whose eviction would make room; empty: there are none.
     victims: tuple[str, ...] = ()
 
-    @property
-    def alternative(self) -> str:
-        """The way in English."""
-        return str(self.alternative_text)
-
-    @property
-    def error(self) -> str:
-        """The sentence in English."""
-        return str(self.error_text)
+    #: The way in English.
+    alternative = InEnglish("alternative_text")
+    #: The sentence in English.
+    error = InEnglish("error_text")
 
 
 class DurationEstimate(_Part, frozen=True, kw_only=True):
@@ -172,10 +162,8 @@ class OrderFactor(_Part, frozen=True, kw_only=True, rename={"detail_text": "deta
     #: What it is, for people.
     detail_text: Text = ""
 
-    @property
-    def detail(self) -> str:
-        """What it is, in English."""
-        return str(self.detail_text)
+    #: What it is, in English.
+    detail = InEnglish("detail_text")
 
 
 class Explanation(
@@ -278,22 +266,12 @@ class Explanation(
     #: Its last eviction.
     eviction: EvictionSummary | None = None
 
-    @property
-    def error(self) -> str:
-        """The sentence about ``reason`` in English."""
-        return str(self.error_text)
+    #: The sentence about ``reason`` in English.
+    error = InEnglish("error_text")
+    #: What the caller can do, in English.
+    hint = InEnglish("hint_text")
 
-    @property
-    def hint(self) -> str:
-        """What the caller can do, in English."""
-        return str(self.hint_text)
-
-    @property
-    def detail(self) -> str:
-        """The sentence about its state in English."""
-        return str(self.detail_text)
-
-    @property
-    def no_estimate(self) -> str:
-        """Why its earliest start is not known, in English."""
-        return str(self.no_estimate_text)
+    #: The sentence about its state in English.
+    detail = InEnglish("detail_text")
+    #: Why its earliest start is not known, in English.
+    no_estimate = InEnglish("no_estimate_text")

@@ -9,7 +9,7 @@ import msgspec
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.sentences import Text
+from schedulemesh.domain.sentences import InEnglish, Text
 from schedulemesh.domain.task import TaskSpec
 
 
@@ -123,15 +123,10 @@ class Refused(
     #: Victims that were evicted for it and could not be started again.
     not_restarted: tuple[str, ...] = ()
 
-    @property
-    def error(self) -> str:
-        """Why it was refused, in English."""
-        return str(self.error_text)
-
-    @property
-    def hint(self) -> str:
-        """What the caller can do, in English."""
-        return str(self.hint_text)
+    #: Why it was refused, in English.
+    error = InEnglish("error_text")
+    #: What the caller can do, in English.
+    hint = InEnglish("hint_text")
 
 
 class Queued(Outcome, tag="queued", frozen=True, kw_only=True):
