@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 #: Seconds after which the tokens are read again when a request comes, and the shortest time between two
 #: such reads where an unknown token is given.
 _FRESH_S, _PAUSE_S = 2.0, 0.5
-#: Seconds that the supervisor may take to tell the tokens.
-_ANSWER_S = 2.0
+#: Seconds that the supervisor may take to tell the tokens; and while none are known that could stay.
+_ANSWER_S, _FIRST_ANSWER_S = 2.0, 15.0
 #: Seconds between two attempts to reach the supervisor.
 _RETRY_S = 0.2
 
@@ -108,8 +108,9 @@ class TokenTable:
         await asyncio.shield(self._reading)
 
     async def _read(self) -> None:
+        limit_s = _FIRST_ANSWER_S if self._by_hash is None else _ANSWER_S
         try:
-            answer = await asyncio.wait_for(self._gateway.ask(GetTokenHashes()), _ANSWER_S)
+            answer = await asyncio.wait_for(self._gateway.ask(GetTokenHashes()), limit_s)
         except (SchedulerUnavailableError, asyncio.TimeoutError, TimeoutError) as error:
             logger.info("the tokens are not read again now: %s", error)
         else:

@@ -231,6 +231,16 @@ def test_a_revoked_token_is_refused_at_once_and_the_last_operator_stays(api):
         assert api.client.get("/api/v1/status").status_code == 401
 
 
+def test_the_first_tokens_may_take_longer_than_those_that_are_read_again(api, monkeypatch):
+    monkeypatch.setattr(tokens, "_ANSWER_S", 0.0)
+    table = tokens.TokenTable(api.gateway)
+    api.do(table.read())
+    first_tokens = table._by_hash
+    assert first_tokens
+    api.do(table.read())  # there is no time for it, so those that were read stay
+    assert table._by_hash is first_tokens
+
+
 def test_a_token_that_was_revoked_elsewhere_is_refused_by_the_supervisor(mesh, api, monkeypatch):
     with issue(api, "o", "operator") as client:
         assert client.get("/api/v1/status").status_code == 200
