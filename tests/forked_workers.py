@@ -103,13 +103,15 @@ def _forked_by_template(path: str, arguments: list[str]) -> bool:
 
 
 def _listening(path: str) -> socket.socket:
-    """The socket of a new template. Of two that begin at once, one has no clients and soon ends."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108 - takes time
+    """The socket of a new template, which takes the place of an earlier one. Of two that begin at once, one
+    has no clients and soon ends.
+    """
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
+    # A name of its own first: two that bind the same one at once would fail, and Ray waits for each worker.
+    listener.bind(f"{path}.{os.getpid()}")
     listener.listen(128)
     listener.settimeout(_IDLE_S)
+    os.replace(f"{path}.{os.getpid()}", path)  # noqa: PTH105 - takes time
     return listener
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,6 +83,33 @@ def test_another_template_takes_the_place_of_one_that_has_ended():
     os.kill(template, 9)
     until(lambda: not Path(f"/proc/{template}").exists(), "the template is still there")
     assert about()["parent"] != template
+
+
+#: Templates that begin at the same moment, many times: each listens.
+AT_ONCE = """
+import os, sys
+from tests.forked_workers import _listening
+
+path = sys.argv[1]
+for _ in range(100):
+    reader, writer = os.pipe()
+    children = []
+    for _ in range(4):
+        pid = os.fork()
+        if not pid:
+            os.read(reader, 1)
+            _listening(path)
+            os._exit(0)
+        children.append(pid)
+    os.write(writer, b"....")
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+"""
+
+
+def test_templates_that_begin_at_once_do_not_end_one_another(tmp_path):
+    command = [sys.executable, "-c", AT_ONCE, str(tmp_path / "template")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_ray_itself_starts_the_workers_of_a_runtime_environment():
