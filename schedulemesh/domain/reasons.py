@@ -474,7 +474,7 @@ class Reason(Code):
     )
     OWN_QUOTA = (
         "own_quota",
-        "It runs on its own pool's quota, which other pools of its cohort do not take by priority.",
+        "It runs on its own pool's quota, which its cohort and borrowers do not take by priority.",
     )
     BELOW_MIN_PREEMPT_SCORE = ("below_min_preempt_score", "Its score is below `min_preempt_score`.")
     BELOW_MIN_RUNTIME = ("below_min_runtime", "It has not run for `min_runtime` seconds yet.")

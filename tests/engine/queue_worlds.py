@@ -44,6 +44,7 @@ from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.agents import Agent, Ending, Starting, Waiting
+from schedulemesh.engine.state.lending import clipped
 from schedulemesh.engine.state.queue import QueuedTask
 from tests.engine.builders import Mesh, node, pool
 from tests.engine.walk import is_ruled_out
@@ -523,6 +524,7 @@ class World:
         own = [agent for agent in state.agents.values() if agent.spec.pool_name == pool_name]
         if not (need + sum_of(agent.spec.resources for agent in own)).fits(account.spec.resources):
             return False
+        short = need.beyond(clipped(account.free))
         # Loans between pools that share nothing come from evictions across pools, and last.
         borrowers = [
             agent
@@ -530,7 +532,10 @@ class World:
             if agent not in own
             and not isinstance(agent.phase, Ending)
             and state.ledger.accounts[agent.spec.pool_name].spec.cohort is not None
-            and any(s.pool_name == pool_name for s in (*agent.shares, *agent.promised))
+            and any(
+                s.pool_name == pool_name and s.amount.helps(short)
+                for s in (*agent.shares, *agent.promised)
+            )
         ]
         lent = sum_of(
             share.amount

@@ -43,6 +43,46 @@ def test_the_owner_gets_its_quota_back_whatever_the_priorities():
     assert mesh.state.past.preemption_counts == {"reclaim": 2}
 
 
+def test_a_borrower_evicts_nobody_who_runs_on_quota_of_its_own_pool():
+    """Else p's task could take back what it borrowed, and the one that it evicted could evict p's."""
+    nodes = [node("n1", cpu=2)]
+    mesh = Mesh(member("p", 2), member("q", 0), pool("o", cpu=2), nodes=nodes)
+    mesh.run("outsider", "o", 5.0, cpu=2)
+    refused = mesh.submit("borrower", "q", 20.0, cpu=2)
+    assert refused.reason == "preemption_failed"
+    assert refused.turned_away == {"own_quota": 1}
+    assert names(mesh.dry("owner", "p", 20.0, cpu=2).preempted) == ["outsider"]
+
+
+def test_a_borrower_evicts_borrowers_whose_priority_is_lower():
+    nodes = [node("n1", cpu=2)]
+    mesh = Mesh(member("p"), member("q", 0), member("r", 0), nodes=nodes)
+    mesh.run("low", "r", 5.0, cpu=2)
+    assert names(mesh.dry("borrower", "q", 20.0, cpu=2).preempted) == ["low"]
+
+
+def test_who_would_borrow_of_its_victims_evicts_nobody_who_runs_on_quota_of_its_own_pool():
+    """The quota would come from p, by the eviction of r's task, and the room from o. Nobody reclaims what an
+    eviction has o lend.
+    """
+    nodes = [node("n1", labels={"model": "a"}, cpu=2), node("n2", labels={"model": "b"}, cpu=2)]
+    mesh = Mesh(member("p", 2), member("q", 0), member("r", 0), pool("o", cpu=1), nodes=nodes)
+    on_n1 = {"node_labels": {"model": "a"}}
+    mesh.run("outsider", "o", 5.0, cpu=1, **on_n1)
+    mesh.run("low", "r", 5.0, cpu=2, node_labels={"model": "b"})
+    assert mesh.submit("borrower", "q", 20.0, cpu=2, **on_n1).reason == "preemption_failed"
+    assert names(mesh.dry("smaller", "q", 20.0, cpu=1).preempted) == ["outsider"]
+
+
+def test_a_loan_of_cpus_makes_no_borrower_of_a_task_with_a_gpu():
+    """A pool with GPUs of its own that takes its CPUs from the cohort evicts like any other."""
+    own_gpu = pool("q", gpu=1, lending=COHORT)
+    nodes = [node("n1", cpu=8, gpu=1)]
+    mesh = Mesh(member("p", 8), own_gpu, pool("o", cpu=2, gpu=1), nodes=nodes)
+    mesh.run("outsider", "o", 5.0, cpu=1, gpu=1)
+    assert names(mesh.dry("high", "q", 20.0, cpu=1, gpu=1).preempted) == ["outsider"]
+
+
 def test_the_least_lost_work_goes_first_and_no_more_than_is_needed():
     outcome = lent_out().dry("own", "p", 0.0, cpu=2)
     assert sorted(names(outcome.preempted)) == ["b2", "b3"]

@@ -26,6 +26,7 @@ from schedulemesh.engine.messages.facts import (
     EvictionStarted,
     GroupClaimed,
     HoldShrank,
+    Share,
 )
 from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
@@ -123,6 +124,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 pool_name=self.pool_name,
                 labels=self.stimulus.agent.labels,
                 neighbours=neighbours,
+                borrows=self.borrows_of(neighbours, self.payment.loans),
             )
         return Incoming(
             priority=task.priority,
@@ -131,6 +133,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             neighbours=neighbours,
             ancestors=_ancestors(state, task),
             evict_pools=task.evict_pools,
+            borrows=self.borrows_of(neighbours, self.payment.loans),
+        )
+
+    def borrows_of(self, pools: frozenset[str], shares: tuple[Share, ...]) -> bool:
+        """Whether these shares have quota of one of these pools of the kinds that decide about room: then it
+        may be reclaimed.
+        """
+        return bool(shares) and any(
+            share.pool_name in pools and share.amount.helps(self.need.scarce) for share in shares
         )
 
 

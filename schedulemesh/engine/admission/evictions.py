@@ -58,6 +58,7 @@ from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.lending import LoanCaps, caps_of, clipped, idle_beside, promise
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import Incoming
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Payment, pay
 from schedulemesh.engine.state.tasks import TaskClass
@@ -601,7 +602,7 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
     need = request.need if kinds is None else request.need.of_kinds(kinds)
     if not need.fits(account.spec.resources):
         return None
-    others = candidates_for(tx, request, veto, limits)
+    others = candidates_for(tx, own_request, veto, limits)
     borrowers = _borrowers(tx, request, veto, of_kinds=kinds) if _any_of(others) else None
     if borrowers is None and request.revokes and _any_of(others):
         borrowers = Borrowers(state, request.incoming(state), tx.now, veto, kinds)
@@ -616,7 +617,7 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
         victims = evicted_tasks(plan.victims)
         if not limits.narrow(v for v in victims if v.reason is not PreemptionReason.RECLAIM):
             return plan
-        others = candidates_for(tx, request, veto, limits)
+        others = candidates_for(tx, own_request, veto, limits)
 
 
 def _borrowers(
@@ -654,15 +655,20 @@ def find_victims(case: Case) -> EvictionPlan | None:
     for it.
 
     Where the victims together lose more work than a pool's budget leaves, others are sought, with narrower
-    limits.
+    limits; where it would borrow of its neighbours by some, only victims that a borrower may evict.
     """
     tx, request, veto = case.tx, case.request, case.veto
     limits, known_nodes = case.limits, case.known
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
+    incoming = request.incoming(tx.state)
     while True:
-        candidates = candidates_for(tx, request, veto, limits)
+        candidates = candidates_for(tx, request, veto, limits, incoming)
         plan = _search_among(tx, request, candidates, caps, known_nodes)
-        if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
+        if plan is None:
+            return None
+        if not incoming.borrows and request.borrows_of(incoming.neighbours, plan.promised):
+            incoming = msgspec.structs.replace(incoming, borrows=True)
+        elif not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
 
@@ -756,17 +762,12 @@ def candidates_for(
     request: Request,
     veto: PluginVeto | None,
     limits: Limits,
+    incoming: Incoming | None = None,
 ) -> Candidates:
-    """The tasks that may be evicted for a request by the rules."""
+    """The tasks that may be evicted for a request by the rules. ``incoming``: how these see it."""
     state = tx.state
-    return Candidates(
-        state.preemption,
-        state.running,
-        request.incoming(state),
-        tx.now,
-        veto,
-        limits,
-    )
+    incoming = incoming or request.incoming(state)
+    return Candidates(state.preemption, state.running, incoming, tx.now, veto, limits)
 
 
 def _demand(state: MeshState, request: Request, *, new_group: bool) -> Demand | None:

@@ -11,8 +11,12 @@ Four rules are asked in this order, and the first that answers decides (``judge`
 2. label: the incoming task dominates by label and may evict, or is dominated and may not; where dominance
    does not protect, a match counts only if the running task could not evict the incoming one by rule 3 or 4;
 3. same pool: the difference of priority reaches the threshold within a pool;
-4. other pool: it reaches the threshold across pools, where that is enabled; within a cohort only for tasks
-   that run on borrowed quota alone.
+4. other pool: it reaches the threshold across pools, where that is enabled; within a cohort, and for an
+   incoming task that borrows within one, only for tasks that run on borrowed quota alone.
+
+An owner reclaims whatever the priorities. So a task that borrows may not evict by priority where nobody
+borrows: else an owner could reclaim from it, a task of a third pool evict the owner's, and it that one, in a
+circle.
 
 A task that was evicted as often as ``max_preemptions`` allows is immune to all of them. The score must reach
 ``min_preempt_score``, too (``candidates``), and other limits apply whatever the rules say (``limits``). What
@@ -46,6 +50,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ancestors: frozenset[str] = frozenset()
     #: The pools whose tasks it may evict, by the token of its submitter; None: any.
     evict_pools: tuple[str, ...] | None = None
+    #: Whether it would run on quota that one of its neighbours could reclaim.
+    borrows: bool = False
 
 
 #: What rules 3 and 4 refuse, a strategy may allow.
@@ -128,7 +134,8 @@ def judge(
         return Verdict(refused=Reason.BELOW_SAME_POOL_THRESHOLD)
     if not policy.enable_cross_pool_preemption:
         return Verdict(refused=Reason.CROSS_POOL_DISABLED)
-    if pool_name in incoming.neighbours and (not payers or pool_name in payers):
+    has_own_quota = not payers or pool_name in payers
+    if has_own_quota and (incoming.borrows or pool_name in incoming.neighbours):
         return Verdict(refused=Reason.OWN_QUOTA)
     if delta >= policy.cross_pool_priority_threshold:
         return Verdict(rule=PreemptionReason.CROSS_POOL, delta=delta)
@@ -208,6 +215,7 @@ class PreemptionRules:
             opened,
             incoming.neighbours,
             incoming.evict_pools,
+            incoming.borrows,
         )
 
     def _judge(self, task_class: TaskClass, incoming: Incoming) -> Verdict:
