@@ -40,6 +40,8 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 def nearest_name(word: str, allowed: Iterable[str]) -> str | None:
     """The allowed name that is similar to the word, or has it as one of its words; None: there is none."""
     names = _comparable(word, allowed)
+    if not names:
+        return None  # difflib would index the word all the same, however long it is
     with_word = [name for name in names if word in name.split("_")]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     near = near or difflib.get_close_matches(word, with_word, n=1, cutoff=0.0)
@@ -48,7 +50,8 @@ def nearest_name(word: str, allowed: Iterable[str]) -> str | None:
 
 def nearest_names(word: str, names: Iterable[str], most: int) -> list[str]:
     """The known names that are most similar to the given one, the most similar first."""
-    return difflib.get_close_matches(word, _comparable(word, names), n=most, cutoff=0.0)
+    compared = _comparable(word, names)
+    return difflib.get_close_matches(word, compared, n=most, cutoff=0.0) if compared else []
 
 
 def _comparable(word: str, names: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, TypedDict, cast
 import msgspec
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.pages import PageQuery, check_page
 from schedulemesh.api.routes import ListRoute
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, Name, Time, whole_number
@@ -18,8 +19,11 @@ from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: The most rows that one answer has; a further request continues before the lowest ``number``.
 MAX_ROWS = 500
-#: The most that one call of a client lists, which makes as many requests as that takes.
+#: The most that one call of a client lists, which makes as many requests as that takes; and of which a page
+#: is chosen, the newest ones.
 MAX_LISTED = 100_000
+#: The name of the listing of which the supervisor makes one page only; see ``ListAuditPage``.
+PAGED_AUDIT = "audit"
 
 
 def _check_outcome(value: Any, what: str) -> None:
@@ -70,7 +74,7 @@ class QueryAudit(Call, tag="query_audit", frozen=True, kw_only=True):
             summary="List the changes that were requested: by whom, from where, before and after",
             row=ChangeInfo,
             key=("number",),
-            fixed={"limit": MAX_ROWS},
+            paged=PAGED_AUDIT,
         ),
     )
 
@@ -86,6 +90,18 @@ class QueryAudit(Call, tag="query_audit", frozen=True, kw_only=True):
     before: Cursor | None = None
     after: Cursor = 0
     limit: Annotated[int, whole_number(1, MAX_ROWS)] = 100
+
+
+class ListAuditPage(Call, tag="list_audit_page", frozen=True, kw_only=True):
+    """List one page of the changes that were requested; see ``ListPage``, which viewers may make."""
+
+    least_role: ClassVar[Role] = Role.OPERATOR
+
+    page: PageQuery
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_page(self.page)
 
 
 def read_changes(

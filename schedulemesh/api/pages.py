@@ -75,10 +75,15 @@ class ListPage(Call, tag="list_page", frozen=True, kw_only=True):
             raise InvalidRequestError(
                 f"listing is {self.listing!r}; allowed are {', '.join(PAGED)}"
             )
-        if not 1 <= self.page.limit <= MAX_LIMIT:
-            raise InvalidRequestError(f"a page has 1 to {MAX_LIMIT:,} rows, not {self.page.limit}")
-        if self.page.after is not None and len(self.page.after) != len(self.page.order):
-            raise InvalidRequestError("the cursor is one of another sort")
+        check_page(self.page)
+
+
+def check_page(page: PageQuery) -> None:
+    """Raise InvalidRequestError for what cannot be a page."""
+    if not 1 <= page.limit <= MAX_LIMIT:
+        raise InvalidRequestError(f"a page has 1 to {MAX_LIMIT:,} rows, not {page.limit}")
+    if page.after is not None and len(page.after) != len(page.order):
+        raise InvalidRequestError("the cursor is one of another sort")
 
 
 class Selected(NamedTuple):

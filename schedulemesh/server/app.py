@@ -17,12 +17,11 @@ from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schedulemesh.api.audit import MAX_LISTED, QueryAudit
 from schedulemesh.api.call import Call
 from schedulemesh.api.history import QueryEvents, QueryHistory
 from schedulemesh.api.metrics import GetMetrics
 from schedulemesh.api.nodes import Drain, ListNodeNames, NodeInfo
-from schedulemesh.api.pages import ListPage, PageQuery
+from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import ListCohorts, ListPools
 from schedulemesh.api.rows import NameOf, named_by
@@ -39,7 +38,7 @@ from schedulemesh.protocol.answers import AnyAnswer, Details
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.long_answers import with_encoded_lists
-from schedulemesh.protocol.requests import MAX_VALUES, check_values, decode_request
+from schedulemesh.protocol.requests import check_values, decode_request
 from schedulemesh.server import bodies
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.change import ChangeRoute, ReceivedChange
@@ -69,6 +68,7 @@ from schedulemesh.server.problems import (
     json_response,
     unavailable,
 )
+from schedulemesh.server.request_limits import check_json
 from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
@@ -283,9 +283,9 @@ class _Calls:
         """The page of a listing that a query asks for."""
         if listing.paged:
             page = page_query(listing.row, listing.key, query)
-            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=page)))
+            facts = plain(await self._reads.ask(listing.page_request(page)))
             return page_answer(facts["items"], facts["total"], page, more=facts["more"])
-        rows = await self._rows(listing.request)
+        rows = rows_of(await self._reads.ask(listing.request))
         return await page_of(rows, listing.row, listing.key, query, self._reads.turns)
 
     async def _rows_of(self, listing: ListingEndpoint, name: str) -> Sequence[Row]:
@@ -293,21 +293,9 @@ class _Calls:
         if listing.paged:
             key = listing.key[0]
             page = PageQuery(fields=((key, (name,)),), order=((key, False),), limit=1)
-            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=page)))
+            facts = plain(await self._reads.ask(listing.page_request(page)))
             return list(facts["items"])
         return rows_of(await self._reads.ask(listing.request))
-
-    async def _rows(self, request: Call) -> Sequence[Row]:
-        """All rows of a listing; those of the audit come in several answers."""
-        if not isinstance(request, QueryAudit):
-            return rows_of(await self._reads.ask(request))
-        rows: list[Row] = []
-        while True:
-            page = rows_of(await self._reads.ask(request))
-            rows += page
-            if len(page) < request.limit or len(rows) >= MAX_LISTED:
-                return rows
-            request = msgspec.structs.replace(request, before=page[-1]["number"])
 
     def row(self, listing: ListingEndpoint) -> Endpoint:
         """The endpoint of one row of a listing."""
@@ -447,7 +435,7 @@ class _Calls:
     def _asked(self, request: Request, change: ChangeRoute, secret: str, data: bytes) -> Call:
         """The request for a change with this body. Raises Problem and InvalidRequestError."""
         caller: TokenCaller = request.state.caller
-        body = _body(data, change.body, is_packed=_is_packed(request, change))
+        body = _body(data, change, is_packed=_is_packed(request, change))
         received = ReceivedChange(
             path=request.path_params,
             body=body,
@@ -502,24 +490,19 @@ def _is_packed(request: Request, change: ChangeRoute) -> bool:
     return change.packed and request.headers.get("content-type") == MSGPACK
 
 
-def _body(data: bytes, kind: Any, *, is_packed: bool) -> Any:
-    """The body of this type; an empty one has no fields. Raises Problem."""
+def _body(data: bytes, change: ChangeRoute, *, is_packed: bool) -> Any:
+    """The body of a change; an empty one has no fields. Raises Problem."""
+    kind = change.body
     try:
         if is_packed:
             check_values(data)
             return msgspec.msgpack.decode(data, type=kind)
-        _check_values(data)
+        check_json(data, has_archive=change.packed)
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Problem(
             400, "invalid_request", f"the body is not valid: {bodies.explained(str(error), kind)}"
         ) from error
-
-
-def _check_values(data: bytes) -> None:
-    """Refuse JSON of which a decoder would make too many objects. Raises ValueError."""
-    if data.count(b"[") + data.count(b"{") > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES:,} lists and objects")
 
 
 def _with_id(call: Call, request_id: str) -> Call:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Collection
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from schedulemesh.server.request_limits import BoundedConnection
 
 #: Seconds in which the headers of a request have to arrive.
 HEADERS_S = 10.0
@@ -116,7 +119,8 @@ def _take_one(counter: Counter[str], name: str) -> None:
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 with a time limit for the headers of each request, and for clients that do not take an answer.
+    """HTTP/1.1 with a time limit for the headers of each request, and for clients that do not take an answer;
+    and with limits for what a request may consist of.
 
     uvicorn itself limits only the pause between a response and the first byte of the next request.
     """
@@ -127,6 +131,7 @@ class PatientProtocol(H11Protocol):
     def __init__(self, *given: Any, open_connections: Connections, **named: Any) -> None:
         super().__init__(*given, **named)
         self._open = open_connections
+        self.conn = self._bounded = BoundedConnection()
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
@@ -142,6 +147,13 @@ class PatientProtocol(H11Protocol):
             self._remove_limit()
         elif self._limit is None:
             self._set_limit()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, or too much of one; where it is being answered already, hang up."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(self._bounded.excess or msg)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""

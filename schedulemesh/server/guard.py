@@ -22,6 +22,7 @@ from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.parameters import path_of
 from schedulemesh.server.problems import Problem, json_response, unavailable
+from schedulemesh.server.request_limits import check_query
 
 #: The most bytes of the body of a request, with classes and arguments and otherwise, and the seconds in which
 #: they have to arrive.
@@ -140,6 +141,7 @@ class Guard:
             return
         try:
             scope["path"] = path_of(scope)
+            check_query(scope["query_string"])
             headers = Headers(scope=scope)
             self._check_host(headers)
             _check_origin(headers)

@@ -12,7 +12,6 @@ from starlette.datastructures import QueryParams
 
 from schedulemesh.api.pages import MAX_LIMIT, MAX_SORTED, PageQuery, Scalar, Selection
 from schedulemesh.api.rows import parse_scalar, parse_word, scalar_fields
-from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.errors import InvalidRequestError, nearest
 from schedulemesh.protocol.portions import PortionTurns
 from schedulemesh.server.problems import Problem
@@ -102,8 +101,6 @@ def _filters(
     labels = query.getlist("label") if "label" in controls else []
     if labels and "labels" not in get_type_hints(row):
         raise _invalid("these rows have no labels")
-    if len(query.multi_items()) > MAX_NAMES:
-        raise _invalid(f"a query has up to {MAX_NAMES:,} parameters")
     return (
         tuple((name, _values(row, name, query.getlist(name), fields)) for name in named),
         tuple(_label(label) for label in labels),

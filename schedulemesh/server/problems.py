@@ -38,8 +38,12 @@ _STATUS: Mapping[str, int] = {
 }
 
 
+#: Characters of an error. It may repeat what the client sent, and is read and reworded as a whole.
+_MOST = 4_000
+
+
 class Problem(Exception):
-    """A request that is answered with an error."""
+    """A request that is answered with an error, which is cut off where it is very long."""
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Problem(Exception):
         headers: Mapping[str, str] | None = None,
         **more: object,
     ) -> None:
+        error = error if len(error) <= _MOST else f"{error[:_MOST]}..."
         super().__init__(error)
         self.status = status
         self.body: dict[str, object] = {"success": False, "error": error, "reason": reason, **more}

@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.api.audit import PAGED_AUDIT, ListAuditPage
 from schedulemesh.api.call import Call
 from schedulemesh.api.calls import CALLS
 from schedulemesh.api.cluster import GetAbout
+from schedulemesh.api.pages import ListPage, PageQuery
 from schedulemesh.api.routes import Route
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
@@ -30,6 +32,12 @@ class ListingEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     missing: Reason | None
     paged: str
     request: Call
+
+    def page_request(self, page: PageQuery) -> Call:
+        """The request for one page of it, where it is ``paged``."""
+        if self.paged == PAGED_AUDIT:
+            return ListAuditPage(page=page)
+        return ListPage(listing=self.paged, page=page)
 
 
 class Single(msgspec.Struct, frozen=True, kw_only=True):

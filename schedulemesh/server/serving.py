@@ -78,6 +78,8 @@ class HttpServer:
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                # Of warnings, anybody who connects can cause as many as they like.
+                log_level="error",
                 access_log=False,
                 server_header=False,
                 # Otherwise uvicorn takes the client's address from a header that anybody on this machine can

@@ -55,7 +55,7 @@ OF_POOL_OPERATORS = {
     "resize_pool",
 }
 #: Queries that only operators make.
-OF_OPERATORS = {"list_tokens", "get_token_hashes", "query_audit"}
+OF_OPERATORS = {"list_tokens", "get_token_hashes", "list_audit_page", "query_audit"}
 
 
 def tag_of(call):

@@ -9,8 +9,9 @@ import pytest
 from msgspec import json
 
 from schedulemesh.api.agents import DeleteAgent, ListAgents
-from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.audit import ListAuditPage, QueryAudit
 from schedulemesh.api.calls import CHANGES
+from schedulemesh.api.pages import PageQuery, Selection
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ListPools, ResizePool
 from schedulemesh.api.queue import ChangeQueuedTask
@@ -28,10 +29,11 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.answers import Listed, Malformed
+from schedulemesh.protocol.answers import Listed, Malformed, Refusal
 from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE, Credential
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.security import audit as audit_module
 from schedulemesh.runtime.security.audit import AUDITED, is_so_already
 from schedulemesh.runtime.security.audit import _request as audit_request
 from schedulemesh.runtime.security.audit import _row as audit_row
@@ -435,3 +437,109 @@ def test_bytes_and_secrets_are_not_recorded(mesh):
 )
 def test_a_policy_that_is_so_already_is_known_by_its_values(name, value, so_already):
     assert is_so_already(MeshState(), ChangePolicy(changes={name: value}, client="c")) == so_already
+
+
+def with_records(mesh, count):
+    """Have so many changes on record, of five tokens, every third of them refused."""
+    records = [
+        AuditRecord(
+            number=number,
+            at=float(number),
+            call=("drain", "ensure_pool")[number % 2],
+            token=f"t{number % 5}" if number % 7 else "",
+            address="ada@host",
+            outcome="refused" if number % 3 == 0 else "done",
+        )
+        for number in range(1, count + 1)
+    ]
+
+    async def restored_log():
+        mesh.running.reactor.state.audit.restore(records, count + 1)
+
+    mesh.do(restored_log())
+
+
+def rows_made(monkeypatch):
+    """The numbers of the records of which rows are made from now on."""
+    made = []
+
+    def row(record):
+        made.append(record.number)
+        return audit_row(record)
+
+    monkeypatch.setattr(audit_module, "_row", row)
+    return made
+
+
+def audit_page(mesh, **query):
+    query = {"order": (("number", False),), "limit": 7, **query}
+    return ask(mesh, ListAuditPage(page=PageQuery(**query)))
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_pages_of_the_audit_have_every_change_once_and_make_no_other_rows(
+    mesh, monkeypatch, newest_first
+):
+    with_records(mesh, 100)
+    made, numbers, after, more = rows_made(monkeypatch), [], None, True
+    while more:
+        facts = audit_page(mesh, order=(("number", newest_first),), after=after).facts
+        numbers += [row["number"] for row in facts["items"]]
+        assert facts["total"] == 100
+        more, after = facts["more"], (facts["items"][-1]["number"],)
+    expected = [*range(1, 101)]
+    assert numbers == made == (expected[::-1] if newest_first else expected)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"fields": (("token", ("t1", "t2")),)},
+        {"fields": (("outcome", ("refused",)), ("call", ("drain",)))},
+        {"fields": (("who", ("ada@host",)),)},
+        {"fields": (("number", (5.0,)),)},
+        {"order": (("token", True), ("number", False))},
+        {"order": (("who", False), ("at", True), ("number", False)), "limit": 30},
+    ],
+)
+def test_a_page_of_the_audit_is_the_one_that_all_rows_would_give(mesh, monkeypatch, query):
+    with_records(mesh, 100)
+    expected = Selection(
+        PageQuery(**{"order": (("number", False),), "limit": 7, **query}), dict.get
+    )
+    expected.add(changes(mesh, limit=500)[::-1])
+    made = rows_made(monkeypatch)
+    facts = audit_page(mesh, **query).facts
+    assert facts["items"] == expected.selected().items
+    assert (facts["total"], facts["more"]) == expected.selected()[1:]
+    assert made == [row["number"] for row in facts["items"]]
+
+
+def test_a_cursor_of_another_listing_is_none_of_the_audit(mesh):
+    with_records(mesh, 10)
+    assert isinstance(audit_page(mesh, after=("text",)), Malformed)
+
+
+def test_only_operators_read_pages_of_the_audit(mesh):
+    viewer = issue(mesh, "v", Role.VIEWER)
+    assert isinstance(ask(mesh, ListAuditPage(page=PageQuery(order=())), viewer), Refusal)
+
+
+def test_a_query_of_the_audit_looks_at_the_newest_until_there_are_enough(mesh, monkeypatch):
+    with_records(mesh, 5_000)
+    looked_at = []
+    monkeypatch.setattr(
+        audit_module, "_is_about", lambda _, record: looked_at.append(record.number) or True
+    )
+    assert [row["number"] for row in changes(mesh, limit=3)] == [5_000, 4_999, 4_998]
+    assert [row["number"] for row in changes(mesh, limit=2, before=100)] == [99, 98]
+    assert [row["number"] for row in changes(mesh, limit=9, after=4_998)] == [5_000, 4_999]
+    assert len(looked_at) == 1_000 + 99 + 2
+
+
+def test_a_query_of_the_audit_goes_no_further_back_than_it_asks_for(mesh):
+    with_records(mesh, 3_000)
+    rows = changes(mesh, since=2_998.0, limit=500)
+    assert [row["number"] for row in rows] == [3_000, 2_999, 2_998]
+    # 2,996 came without a token.
+    assert [row["number"] for row in changes(mesh, token="t1", since=2_990.0)] == [2_991]

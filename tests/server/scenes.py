@@ -7,7 +7,7 @@ import msgspec
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.pools import EnsureCohort, EnsurePool
 from schedulemesh.api.queue import ChangeQueuedTask
-from schedulemesh.api.tasks import SubmitMany, SubmitTask
+from schedulemesh.api.tasks import SubmitMany, SubmitTask, WaitTasks, WaitUntil
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime.backend import NodeView
@@ -81,6 +81,9 @@ def three_teams(mesh):
     submit(mesh, "whole-node", "vision", gpu=8, priority=4.0, owner="mei")
     submit(mesh, "grasp", "robotics", gpu=4, priority=3.0, owner="ada")
     ask(mesh, ChangeQueuedTask(task_id="ablation-2", held=True, request_id="hold"))
+    # The last ones that get what evictions free; what is submitted meanwhile might come before them.
+    began = ("segment", "grasp", "ablation-0")
+    ask(mesh, WaitTasks(task_ids=began, until=WaitUntil.RUNNING, enough=len(began), wait_s=20.0))
 
 
 def large(mesh, tasks=2_000, count=300):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
@@ -53,6 +54,13 @@ class AuditLog(msgspec.Struct, kw_only=True):
         """Everything that is kept, the oldest first."""
         return list(self.records.values())
 
+    def between(self, after: int, before: int | None) -> list[AuditRecord]:
+        """Those with a higher number than ``after`` and a lower one than ``before``, the oldest first."""
+        records = self.all()
+        begin = bisect_right(records, after, key=_number)
+        end = len(records) if before is None else bisect_left(records, before, key=_number)
+        return records[begin:end]
+
     def restore(self, records: Iterable[AuditRecord], next_number: int) -> None:
         """Add what was kept before, the oldest first."""
         for record in records:
@@ -99,6 +107,10 @@ class AuditLog(msgspec.Struct, kw_only=True):
         del self.numbers[key][record.number]
         if not self.numbers[key]:
             del self.numbers[key]
+
+
+def _number(record: AuditRecord) -> int:
+    return record.number
 
 
 def _group_key(record: AuditRecord) -> GroupKey:

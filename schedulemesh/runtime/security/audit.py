@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import json
 
-from schedulemesh.api.audit import ChangeInfo, QueryAudit
+from schedulemesh.api.audit import MAX_LISTED, ChangeInfo, ListAuditPage, QueryAudit
 from schedulemesh.api.call import Call
 from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.leases import ReleaseLease
 from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.pages import PageQuery, Selected, Selection, foreign_cursor
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import (
     CreateCohort,
@@ -56,12 +58,14 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol.answers import (
     AnyAnswer,
+    Details,
     Listed,
     Malformed,
     PoolResponse,
     Refusal,
     Response,
     WithHandles,
+    details,
     listed,
 )
 from schedulemesh.protocol.callers import TokenCaller
@@ -93,6 +97,12 @@ _DEEPEST = 50
 _LEFT_OUT = ("request", "blobs", "client", "request_id", "saved")
 #: The fields of requests and definitions that are shown nowhere.
 _HIDDEN = ("secret_hash",)
+
+
+#: Records that are looked at before it is asked whether there are enough.
+_LOOKED_AT = 1_000
+#: The orders in which records are kept.
+_BY_NUMBER = ((("number", False),), (("number", True),))
 
 
 #: The fields of a type of struct, found out once: that takes longer than a whole record otherwise.
@@ -188,25 +198,98 @@ class Audit:
     @handler
     async def query(self, request: QueryAudit) -> Listed:
         """The changes that a request is about, the newest first."""
-        return listed(await self._reactor.read(lambda: self._rows(request)))
+        reactor = self._reactor
+        while True:
+            await reactor.until_consistent()
+            engine = reactor.engine
+            rows = await self._rows(await self._matching(request))
+            await reactor.flushed()
+            if reactor.engine is engine:
+                return listed(rows)
 
-    def _rows(self, request: QueryAudit) -> list[ChangeInfo]:
-        filters = {name: getattr(request, name) for name in ("call", "outcome")}
+    @handler
+    async def page(self, request: ListAuditPage) -> Details:
+        """One page of the changes, of which no other rows are made."""
+        reactor = self._reactor
+        while True:
+            await reactor.until_consistent()
+            engine = reactor.engine
+            selected = await self._selected(request.page)
+            rows = await self._rows(selected.items)
+            await reactor.flushed()
+            if reactor.engine is engine:
+                return details({"items": rows, "total": selected.total, "more": selected.more})
+
+    async def _matching(self, request: QueryAudit) -> list[AuditRecord]:
+        """The newest records that a request is about, which are looked at in portions."""
+        records = self._reactor.state.audit.between(request.after, request.before)
+        matching: list[AuditRecord] = []
+
+        def add(portion: Sequence[AuditRecord]) -> None:
+            matching.extend(record for record in portion if _is_about(request, record))
+
+        for end in range(len(records), 0, -_LOOKED_AT):
+            await self._reactor.turns.each(records[max(0, end - _LOOKED_AT) : end][::-1], add)
+            if len(matching) >= request.limit or not _is_in_time(request, records[end - 1]):
+                break
+        return matching[: request.limit]
+
+    async def _selected(self, page: PageQuery) -> Selected:
+        """The records of a page of the newest ones."""
+        records = self._reactor.state.audit.all()[-MAX_LISTED:]
+        if page.order in _BY_NUMBER and not page.is_filtered_by_others_than():
+            return _cut(records, page)
+        selection = Selection[AuditRecord](page, _value)
+        await self._reactor.turns.each(records, selection.add)
+        return selection.selected()
+
+    async def _rows(self, records: Sequence[AuditRecord]) -> list[ChangeInfo]:
         rows: list[ChangeInfo] = []
-        for record in reversed(self._reactor.state.audit.records.values()):
-            if record.number <= request.after:
-                break
-            if request.since is not None and record.at < request.since:
-                break
-            if request.before is not None and record.number >= request.before:
-                continue
-            if request.token not in (None, record.token, _who(record)):
-                continue
-            if all(v is None or getattr(record, name) == v for name, v in filters.items()):
-                rows.append(_row(record))
-                if len(rows) == request.limit:
-                    break
+        await self._reactor.turns.each(records, lambda portion: rows.extend(map(_row, portion)))
         return rows
+
+
+def _is_about(request: QueryAudit, record: AuditRecord) -> bool:
+    """Whether a request is about a record, as far as its number does not tell."""
+    return (
+        _is_in_time(request, record)
+        and request.token in (None, record.token, _who(record))
+        and request.call in (None, record.call)
+        and request.outcome in (None, record.outcome)
+    )
+
+
+def _is_in_time(request: QueryAudit, record: AuditRecord) -> bool:
+    return request.since is None or record.at >= request.since
+
+
+def _cut(records: Sequence[AuditRecord], page: PageQuery) -> Selected:
+    """The page of records in the order of their numbers, or in the opposite one. Raises InvalidRequestError
+    for a cursor of another listing.
+    """
+    ((_, newest_first),) = page.order
+    begin, end = 0, len(records)
+    if page.after is not None:
+        (number,) = page.after
+        if not isinstance(number, float | int):
+            raise foreign_cursor()
+        if newest_first:
+            end = bisect_left(records, number, key=_number)
+        else:
+            begin = bisect_right(records, number, key=_number)
+    rest = end - begin
+    count = min(rest, page.limit)
+    items = records[end - count : end][::-1] if newest_first else records[begin : begin + count]
+    return Selected([*items], len(records), rest > count)
+
+
+def _number(record: AuditRecord) -> int:
+    return record.number
+
+
+def _value(record: AuditRecord, field: str) -> object:
+    """The value of a field of its row, if that is one value."""
+    return _who(record) if field == "who" else getattr(record, field, None)
 
 
 def _who(record: AuditRecord) -> str:
