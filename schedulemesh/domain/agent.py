@@ -20,6 +20,7 @@ from schedulemesh.domain.payloads import (
     LeasePayload,
     Payload,
     check_gang,
+    check_groups,
     check_job,
     check_lease,
 )
@@ -346,6 +347,7 @@ def _check_amount(spec: AgentSpec, other: Alternative, total: Resources, what: s
         raise InvalidRequestError(
             f"{what} has {len(other.bundles)} bundles, which {payload.parts} groups do not divide evenly"
         )
+    check_groups(payload.parts, other.bundles)
 
 
 def with_alternatives(spec: AgentSpec, others: tuple[Alternative, ...]) -> AgentSpec:
@@ -386,7 +388,7 @@ def _check_payload(spec: AgentSpec) -> None:
             _check_no_restarts(spec, "a job's driver is started again by max_retries instead")
         case LeasePayload() as lease:
             _check_no_process(spec)
-            check_lease(lease, len(spec.bundles))
+            check_lease(lease, spec.bundles)
         case _:
             assert_never(spec.payload)
 

@@ -12,7 +12,12 @@ import msgspec
 
 from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.numbers import parse_duration
-from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES
+from schedulemesh.domain.placement import (
+    MAX_BUNDLES,
+    MAX_UNLIKE_BUNDLES,
+    PLACEMENT_STRATEGIES,
+)
+from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError, shown
 
 
@@ -238,13 +243,26 @@ def _check_elastic(gang: GangPayload, size: int) -> None:
         )
 
 
-def check_lease(lease: LeasePayload, size: int) -> None:
-    """Raise InvalidRequestError if a caller may not request such a lease of so many bundles."""
+def check_groups(count: int, bundles: tuple[Resources, ...]) -> None:
+    """Raise InvalidRequestError for several groups with more bundles that differ than there may be. Each is
+    placed by itself, in every attempt to find what to evict for them, and others wait for that.
+    """
+    if count > 1 and len(bundles) > MAX_UNLIKE_BUNDLES and len(set(bundles)) > 1:
+        raise InvalidRequestError(
+            f"a lease of several groups whose bundles differ has up to {MAX_UNLIKE_BUNDLES} bundles, not "
+            f"{len(bundles):,}; give all bundles the same amounts, or take several leases"
+        )
+
+
+def check_lease(lease: LeasePayload, bundles: tuple[Resources, ...]) -> None:
+    """Raise InvalidRequestError if a caller may not request such a lease of these bundles."""
+    size = len(bundles)
     if not 1 <= lease.parts <= size or size % lease.parts:
         raise InvalidRequestError(
             f"a lease of {lease.parts} groups has {size} bundles; each group has as many as the others, and "
             "at least one"
         )
+    check_groups(lease.parts, bundles)
     if lease.strategy:
         _check_strategy(lease.strategy, "strategy")
     for value, what in ((lease.same_label, "same_label"), (lease.holder_job, "the holder's job")):

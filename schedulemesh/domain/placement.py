@@ -17,6 +17,8 @@ PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
 
 #: Bundles of one placement group, and how many of them differ.
 MAX_BUNDLES, MAX_SIZES = 1_000, 50
+#: Bundles of a lease of several groups, where they differ.
+MAX_UNLIKE_BUNDLES = 250
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True, tag="unplaced", gc=False):

@@ -84,7 +84,7 @@ def check_query(query: bytes) -> None:
     parameters = query.split(b"&", MAX_PARAMETERS)
     if len(parameters) > MAX_PARAMETERS:
         raise InvalidRequestError(f"a query has up to {MAX_PARAMETERS:,} parameters")
-    longest = max(len(one) for one in parameters if not one.startswith(_CURSOR)) if query else 0
+    longest = max((len(one) for one in parameters if not one.startswith(_CURSOR)), default=0)
     if longest > MAX_PARAMETER:
         raise InvalidRequestError(
             f"a parameter of a query has up to {MAX_PARAMETER:,} bytes, its name included, not {longest:,}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentSpec, check_agent
+from schedulemesh.domain.agent import Alternative, AgentSpec, check_agent, with_alternatives
 from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
@@ -58,3 +58,25 @@ def test_a_lease_with_something_of_a_process_is_refused(more):
 def test_a_lease_without_bundles_is_refused():
     with pytest.raises(InvalidRequestError, match="0 bundles"):
         check_agent(a_lease(bundles=()))
+
+
+def with_bundles(count, sizes, parts):
+    bundles = tuple(parse_resources({"cpu": 1 + number % sizes}) for number in range(count))
+    lease = LeasePayload(parts=parts)
+    return a_lease(lease, bundles=bundles, resources=sum_of(bundles))
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes", "parts"), [(250, 2, 125), (1_000, 1, 500), (1_000, 50, 1)]
+)
+def test_a_lease_of_as_many_bundles_as_there_may_be(count, sizes, parts):
+    check_agent(with_bundles(count, sizes, parts))
+
+
+def test_a_lease_of_groups_with_too_many_bundles_that_differ_is_refused():
+    with pytest.raises(InvalidRequestError, match="up to 250 bundles, not 252"):
+        check_agent(with_bundles(252, 2, 2))
+    few, many = with_bundles(250, 2, 2), with_bundles(252, 2, 2)
+    with pytest.raises(InvalidRequestError, match="up to 250 bundles, not 252"):
+        other = Alternative(resources=many.resources, bundles=many.bundles)
+        check_agent(with_alternatives(few, (other,)))

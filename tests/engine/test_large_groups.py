@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from schedulemesh.domain.payloads import LeasePayload
-from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, GroupsSpec
+from schedulemesh.domain.placement import (
+    MAX_BUNDLES,
+    MAX_UNLIKE_BUNDLES,
+    PLACEMENT_STRATEGIES,
+    GroupsSpec,
+)
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.placers import (
@@ -154,6 +159,24 @@ def test_the_victims_of_a_large_group_are_few_and_found_with_little_work(strateg
     refused, calls = calls_of(lambda: mesh.dry("low", "p", 0.0, **how))
     assert isinstance(refused, Refused)
     assert calls < 120_000
+
+
+@pytest.mark.parametrize("strategy", ["STRICT_PACK", "PACK", "SPREAD"])
+def test_the_victims_of_many_groups_that_differ_are_found_with_little_work(strategy):
+    mesh = Mesh(
+        pool("p", cpu=1_000, groups=GroupsSpec(max_dynamic=9)),
+        pool("q", cpu=1_000),
+        nodes=[node(f"n{i:02}", cpu=16) for i in range(20)],
+    )
+    mesh.policy(cross_pool_priority_threshold=1.0)
+    for i in range(320):
+        mesh.run(f"runs-{i:03}", "q", priority=1.0, cpu=1)
+    lease = LeasePayload(ttl_s=60.0, strategy=strategy, parts=MAX_UNLIKE_BUNDLES // 5)
+    sizes = [{"cpu": 0.01 * (1 + i % 50)} for i in range(MAX_UNLIKE_BUNDLES)]
+    asked = {"bundles": sizes, "payload": lease}
+    outcome, calls = calls_of(lambda: mesh.dry("high", "p", 9.0, **asked))
+    assert not isinstance(outcome, Refused), outcome
+    assert calls < 220_000
 
 
 def mixed(count):

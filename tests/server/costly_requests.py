@@ -54,7 +54,12 @@ from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.config.label_rules import MAX_RULES
 from schedulemesh.core.backend.process_tuning import collect_garbage_rarely, switch_threads_often
 from schedulemesh.domain.payloads import LeasePayload
-from schedulemesh.domain.placement import MAX_BUNDLES, MAX_SIZES, PLACEMENT_STRATEGIES
+from schedulemesh.domain.placement import (
+    MAX_BUNDLES,
+    MAX_SIZES,
+    MAX_UNLIKE_BUNDLES,
+    PLACEMENT_STRATEGIES,
+)
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.requests import encode_request
@@ -336,10 +341,16 @@ def costly_packed() -> Iterator[Costly]:
         yield packed(SubmitTask(submission=asked), f"dry run of 1,000 bundles {strategy}")
         asked = bundled("s", priority=99.0, dry_run=True, strategy=strategy, parts=500)
         yield packed(SubmitTask(submission=asked), f"dry run of 500 groups {strategy}")
-        for name, bundles in (("1,000 shares", (shares,) * MAX_BUNDLES), ("many sizes", sizes)):
-            agent = msgspec.structs.replace(asked.agent, bundles=bundles)
+        agent = msgspec.structs.replace(asked.agent, bundles=(shares,) * MAX_BUNDLES)
+        asked = msgspec.structs.replace(asked, agent=agent)
+        yield packed(SubmitTask(submission=asked), f"dry run of 500 groups, 1,000 shares {strategy}")
+        for parts in (2, MAX_UNLIKE_BUNDLES // 5, MAX_UNLIKE_BUNDLES // 2):
+            asked = bundled("s", priority=99.0, dry_run=True, strategy=strategy, parts=parts)
+            agent = msgspec.structs.replace(asked.agent, bundles=sizes[:MAX_UNLIKE_BUNDLES])
             asked = msgspec.structs.replace(asked, agent=agent)
-            yield packed(SubmitTask(submission=asked), f"dry run of 500 groups, {name} {strategy}")
+            yield packed(
+                SubmitTask(submission=asked), f"dry run of {parts} groups, many sizes {strategy}"
+            )
     large = tuple(
         msgspec.structs.replace(one, agent=msgspec.structs.replace(one.agent, bundles=sizes[:20]))
         for one in (bundled(f"l-{number}") for number in range(MAX_SUBMISSIONS))

@@ -114,6 +114,7 @@ def test_a_body_with_its_length_may_arrive_byte_by_byte():
         b"",
         b"&".join([b"task_id=t"] * MAX_PARAMETERS),
         b"error=" + b"e" * (MAX_PARAMETER - 6),
+        b"cursor=" + b"c" * 60_000,
         b"cursor=" + b"c" * 60_000 + b"&limit=5",
     ],
 )

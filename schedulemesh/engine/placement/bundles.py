@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Sequence
 from typing import NamedTuple
 
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import Resources, least
+from schedulemesh.domain.resources import NOTHING, Resources, least
 from schedulemesh.engine.placement.placers import (
     BundlePlacement,
     FreeNode,
@@ -119,6 +119,8 @@ class Room:
             return None if on_node is None else all_on(shape, on_node)
         if not able or not self._may_hold(facts.smallest, len(shape.bundles), able):
             return None
+        if not facts.alike and not self._have_together(facts.total, able):
+            return None
         placement = self._placed(shape, able)
         return placement if isinstance(placement, BundlePlacement) else None
 
@@ -187,6 +189,19 @@ class Room:
             most = count if not smallest.gpu else min(count, free.gpu // smallest.gpu)
             count -= smallest.count_in(free, most)
             if count <= 0:
+                return True
+        return False
+
+    def _have_together(self, total: Resources, nodes: Sequence[Node]) -> bool:
+        """Whether as much is free on these nodes together. It takes much less to see than how bundles that
+        differ fit on them, which a search for victims asks again and again.
+        """
+        lack = total
+        for node in nodes:
+            free = node.total if self._total else self.free_on(node.node_id)
+            # What is claimed beyond what is free takes nothing from other nodes.
+            lack = lack.beyond(free.beyond(NOTHING))
+            if not lack:
                 return True
         return False
 

@@ -242,8 +242,8 @@ class _PartNodes:
         count, nodes = len(part.bundles), dict[str, FreeNode]()
         for need in set(part.bundles):
             able = (node for node in in_order(self._able) if node.fits(need))
-            nodes.update((node.node_id, node.copy()) for node in islice(able, count))
-        placement = place_bundles(part, list(nodes.values()))
+            nodes.update((node.node_id, node) for node in islice(able, count))
+        placement = place_bundles(part, [node.copy() for node in nodes.values()])
         return placement if isinstance(placement, BundlePlacement) else None
 
     def _put(self, part: GroupShape, placement: BundlePlacement) -> None:
