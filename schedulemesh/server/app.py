@@ -68,8 +68,8 @@ from schedulemesh.server.problems import (
     json_response,
     unavailable,
 )
-from schedulemesh.server.request_limits import check_json
 from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
+from schedulemesh.server.request_limits import check_json
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
 

@@ -40,7 +40,7 @@ class BoundedConnection(h11.Connection):
         #: What is too much of the request, and what is allowed; empty: nothing is.
         self.excess = ""
 
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         """See h11. Raises RemoteProtocolError for what is too much."""
         if self.their_state is h11.IDLE:
             self._check_head()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import Alternative, AgentSpec, check_agent, with_alternatives
+from schedulemesh.domain.agent import AgentSpec, Alternative, check_agent, with_alternatives
 from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
@@ -77,6 +77,6 @@ def test_a_lease_of_groups_with_too_many_bundles_that_differ_is_refused():
     with pytest.raises(InvalidRequestError, match="up to 250 bundles, not 252"):
         check_agent(with_bundles(252, 2, 2))
     few, many = with_bundles(250, 2, 2), with_bundles(252, 2, 2)
+    other = Alternative(resources=many.resources, bundles=many.bundles)
     with pytest.raises(InvalidRequestError, match="up to 250 bundles, not 252"):
-        other = Alternative(resources=many.resources, bundles=many.bundles)
         check_agent(with_alternatives(few, (other,)))

@@ -343,7 +343,9 @@ def costly_packed() -> Iterator[Costly]:
         yield packed(SubmitTask(submission=asked), f"dry run of 500 groups {strategy}")
         agent = msgspec.structs.replace(asked.agent, bundles=(shares,) * MAX_BUNDLES)
         asked = msgspec.structs.replace(asked, agent=agent)
-        yield packed(SubmitTask(submission=asked), f"dry run of 500 groups, 1,000 shares {strategy}")
+        yield packed(
+            SubmitTask(submission=asked), f"dry run of 500 groups, 1,000 shares {strategy}"
+        )
         for parts in (2, MAX_UNLIKE_BUNDLES // 5, MAX_UNLIKE_BUNDLES // 2):
             asked = bundled("s", priority=99.0, dry_run=True, strategy=strategy, parts=parts)
             agent = msgspec.structs.replace(asked.agent, bundles=sizes[:MAX_UNLIKE_BUNDLES])
