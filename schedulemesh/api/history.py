@@ -59,6 +59,8 @@ EVENT_KINDS = (
     "idle_limit_reached",
     *ENDS,
     "pool_defined",
+    "window_created",
+    "window_ended",
     "pool_renamed",
     "pool_deleted",
     "budget_reached",

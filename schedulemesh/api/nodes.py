@@ -85,7 +85,19 @@ class NodeName(TypedDict, total=False):
     name: str
 
 
-class NodeInfo(NodeName, total=False):
+class NextWindow(TypedDict):
+    """The maintenance window of a node that is open, or else the next one; None: it has none. Times are
+    seconds since 1970.
+    """
+
+    window: str | None
+    window_start: float | None
+    window_end: float | None
+    #: Whether a maintenance window drains the node now.
+    in_window: bool
+
+
+class NodeInfo(NodeName, NextWindow, total=False):
     """A living node of the cluster."""
 
     labels: dict[str, str]

@@ -30,6 +30,7 @@ from schedulemesh.cli import (
     tokens,
     top,
     waiting,
+    windows,
 )
 from schedulemesh.cli.root import new_app
 
@@ -42,6 +43,7 @@ _SUBJECTS = (
     cohorts,
     agents,
     drains,
+    windows,
     tasks,
     jobs,
     waiting,

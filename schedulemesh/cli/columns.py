@@ -247,7 +247,14 @@ def _model(node: Row) -> str:
     return str((node.get("labels") or {}).get(ACCELERATOR_TYPE, ""))
 
 
+def _window(node: Row) -> str:
+    """The maintenance window of a node that is open, or else the next one, and when it opens."""
+    name, start = node.get("window"), node.get("window_start")
+    return "" if name is None or start is None else f"{name} {local_time(start)}"
+
+
 _MODEL = Column(heading="GPU model", key="", show=_model)
+_WINDOW = Column(heading="maintenance", key="", show=_window)
 _NODES = (
     Column(heading="node", key="", show=_node_name),
     Column(heading="id", key="short_id"),
@@ -257,6 +264,7 @@ _NODES = (
     Column(heading="other Ray work", key="", show=_other_work),
     Column(heading="cordoned", key="cordoned"),
     Column(heading="draining", key="draining"),
+    _WINDOW,
     Column(heading="agents", key="agents", show=_count, right=True),
     wide("address", "address"),
     wide("node_id", "node_id"),
@@ -265,10 +273,12 @@ _NODES = (
 
 
 def node_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns of a table of nodes; that of models of GPUs only where one has a model."""
-    if any(map(_model, rows)):
-        return _NODES
-    return tuple(column for column in _NODES if column is not _MODEL)
+    """The columns of a table of nodes; those of models of GPUs and of maintenance windows only where one has
+    any.
+    """
+    left_out = [] if any(map(_model, rows)) else [_MODEL]
+    left_out += [] if any(row.get("window") for row in rows) else [_WINDOW]
+    return tuple(column for column in _NODES if column not in left_out)
 
 
 def _external_job(job: Row) -> str:
@@ -306,6 +316,28 @@ DRAINS = (
     Column(heading="tasks left", key="tasks", show=_count, right=True),
     Column(heading="done", key="done"),
     Column(heading="asked by", key="", show=_asked_by),
+)
+
+
+def _window_nodes(window: Row) -> str:
+    """Which nodes a window is for, as it was given, and how many these are."""
+    count = len(window["node_ids"])
+    if window["node_labels"]:
+        return f"{labels(window['node_labels'])} ({count})"
+    return names(window["nodes"]) or f"all ({count})"
+
+
+WINDOWS = (
+    Column(heading="window", key="name"),
+    Column(heading="opens", key="next_start", show=local_time),
+    Column(heading="closes", key="next_end", show=local_time),
+    Column(heading="open", key="open"),
+    Column(heading="repeat", key="repeat"),
+    Column(heading="nodes", key="", show=_window_nodes),
+    Column(heading="comment", key="comment"),
+    wide("first", "start"),
+    wide("duration", "duration_s", duration),
+    wide("notice", "notice_s", duration),
 )
 
 COHORTS = (

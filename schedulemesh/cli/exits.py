@@ -87,6 +87,8 @@ _CONFLICTS = frozenset(
         Reason.COHORT_IN_USE,
         Reason.NODE_DRAINING,
         Reason.DRAINED_BY_RAY,
+        Reason.MAINTENANCE_WINDOW,
+        Reason.WINDOW_EXISTS,
         Reason.COHORT_CYCLE,
         Reason.CONFLICTING_OPTIONS,
         Reason.NOT_QUEUED,

@@ -60,6 +60,7 @@ GROUPS = {
         "drain",
         "undrain",
         "drains",
+        "windows",
         "health",
         "external",
         "orphans",

@@ -21,6 +21,7 @@ from schedulemesh.client.queue import QueueCalls
 from schedulemesh.client.states import StateCalls
 from schedulemesh.client.task_results import ResultCalls
 from schedulemesh.client.tasks import TaskCalls
+from schedulemesh.client.windows import WindowCalls
 
 
 @public_calls
@@ -32,6 +33,7 @@ class SchedulerCalls(
     QueueCalls,
     PreemptionCalls,
     DrainCalls,
+    WindowCalls,
     JobCalls,
     LeaseCalls,
     HistoryCalls,

@@ -22,6 +22,7 @@ from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.results import Result
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskListing
+from schedulemesh.api.windows import WindowInfo
 from schedulemesh.client.results import AgentInfo, SubmitResult
 
 
@@ -167,6 +168,12 @@ class DrainStatus(Result, total=False):
     """The answer of ``drain_status``."""
 
     drains: list[DrainInfo]
+
+
+class WindowsResult(Result, total=False):
+    """The answer of ``list_windows``."""
+
+    windows: list[WindowInfo]
 
 
 class CohortsResult(Result, total=False):

@@ -29,6 +29,8 @@ LASTING_CALLS = frozenset(
         "register_state_handlers",
         "cordon_node",
         "drain",
+        "create_window",
+        "delete_window",
     )
 )
 

@@ -181,6 +181,22 @@ class Reason(Code):
         "drained_by_ray",
         "Ray drains the node, because it is to be removed; only Ray ends that.",
     )
+    WINDOW_NOT_FOUND = (
+        "window_not_found",
+        "There is no such maintenance window, or it is over; `list_windows` lists them.",
+    )
+    WINDOW_EXISTS = (
+        "window_exists",
+        "`create_window`: there is another window of this name. Delete it first, or choose another name.",
+    )
+    WINDOW_OVER = (
+        "window_over",
+        "`create_window`: the window would be over already. Give a start whose end is in the future.",
+    )
+    TOO_MANY_WINDOWS = (
+        "too_many_windows",
+        "`create_window`: there are as many maintenance windows as there may be. Delete some.",
+    )
     COHORT_NOT_FOUND = (
         "cohort_not_found",
         "There is no such cohort, or none of the parent's name. Create it with `ensure_cohort`.",
@@ -326,6 +342,13 @@ class Reason(Code):
         (
             "A node would have the room, but takes no new agents (Slurm: ReqNodeNotAvail). "
             "`cordon_node(node_id, cordoned=False)` opens it again."
+        ),
+    )
+    MAINTENANCE_WINDOW = (
+        "maintenance_window",
+        (
+            "A node would have the room, but is in a [maintenance window](../calendar.md), or one opens "
+            "there before the task would be over (Slurm: ReqNodeNotAvail, Reserved for maintenance)."
         ),
     )
     EXTERNAL_RAY_WORK = (
@@ -563,10 +586,10 @@ LIMITS = frozenset({PreemptionReason.TIME_LIMIT, PreemptionReason.IDLE_LIMIT})
 class Change(Code):
     """What a request that was carried out changed, or why it changed nothing."""
 
-    CREATED = ("created", "The pool is new.")
+    CREATED = ("created", "The pool or the window is new.")
     CHANGED = ("changed", "The pool has another definition now.")
-    UNCHANGED = ("unchanged", "The pool or the node was like this already.")
-    DELETED = ("deleted", "The pool or the cohort exists no more.")
+    UNCHANGED = ("unchanged", "The pool, the node or the window was like this already.")
+    DELETED = ("deleted", "The pool, the cohort or the window exists no more.")
     ENDING = ("ending", "The pool is drained, and is deleted when nothing uses it any more.")
     ALREADY_REGISTERED = ("already_registered", "The same task is registered on the agent already.")
     AGENT_KEPT = (

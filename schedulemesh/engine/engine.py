@@ -31,6 +31,7 @@ from schedulemesh.engine.lifecycle import (
     pools,
     task_ends,
     time_limits,
+    windows,
 )
 from schedulemesh.engine.lifecycle.audit import change_answered, change_received
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
@@ -147,6 +148,8 @@ class Engine:
         self._on(s.StateHandlersGiven, _register_handlers)
         self._on(s.CordonRequested, _cordon)
         self._on(s.DrainRequested, change_drain)
+        self._on(s.WindowRequested, windows.create_window)
+        self._on(s.WindowDeletionRequested, windows.delete_window)
         self._on(s.ClassProbed, _class_probed)
         self._on(s.ClusterObserved, _observe_cluster)
         self._on(s.ClockTicked, _tick)
@@ -367,6 +370,8 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
         tx.emit(HoldShrank(hold_id=hold_id, at=tx.now))
     if state.groups.of_pool:
         expire(tx)
+    if state.windows.by_name:
+        windows.advance_windows(tx)
     if state.drains:
         advance_drains(tx)
     if state.running.limits_due:

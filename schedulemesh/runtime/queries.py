@@ -8,12 +8,13 @@ from typing import TypeVar, cast
 
 from schedulemesh.api.agents import AgentListing, MeasuredUsage, PlacementGroupInfo
 from schedulemesh.api.cluster import OrphanInfo, SchedulerStats
-from schedulemesh.api.nodes import DrainInfo, GpuHolderInfo, NodeInfo
+from schedulemesh.api.nodes import DrainInfo, GpuHolderInfo, NextWindow, NodeInfo
 from schedulemesh.api.policies import PolicyChange, PolicyFields
 from schedulemesh.api.pools import BudgetInfo, CohortInfo, PoolInfo, ShareInfo, lending_definition
 from schedulemesh.api.preemption import PreemptionCounts
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskInfo, TaskListing, TaskStatus, row_of_task
+from schedulemesh.api.windows import WindowInfo
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.budgets import offset_text, public_budget, public_owner_budgets
@@ -302,20 +303,65 @@ class StateView:
 
     def nodes(self) -> list[NodeInfo]:
         """Each alive node with its free resources according to the scheduler's node state."""
-        return [
-            {
-                "node_id": node.node_id,
-                "labels": node.labels,
-                "total": node.total.public(),
-                "free": node.free.public(),
-                "external_usage": node.external_usage.public(),
-                "cordoned": node.cordoned,
-                "draining": node.node_id in self._state.drains.nodes,
-                "agents": sorted(node.allocations),
-                "gpu_holders": self._gpu_holders(node),
-            }
-            for node in self._state.cluster.nodes.values()
-        ]
+        return [self._node(node) for node in self._state.cluster.nodes.values()]
+
+    def _node(self, node: Node) -> NodeInfo:
+        window = self._window_of(node.node_id)
+        return {
+            "node_id": node.node_id,
+            "labels": node.labels,
+            "total": node.total.public(),
+            "free": node.free.public(),
+            "external_usage": node.external_usage.public(),
+            "cordoned": node.cordoned,
+            "draining": node.node_id in self._state.drains.nodes,
+            "window": window["window"],
+            "window_start": window["window_start"],
+            "window_end": window["window_end"],
+            "in_window": window["in_window"],
+            "agents": sorted(node.allocations),
+            "gpu_holders": self._gpu_holders(node),
+        }
+
+    def _window_of(self, node_id: str) -> NextWindow:
+        """The maintenance window of a node that is open, or else the next one."""
+        of_node = self._state.windows.of_node(node_id, self._now)
+        if not of_node:
+            return {"window": None, "window_start": None, "window_end": None, "in_window": False}
+        occurrence, window = of_node[0]
+        drain = self._state.drains.nodes.get(node_id)
+        return {
+            "window": window.name,
+            "window_start": occurrence.start,
+            "window_end": occurrence.end,
+            "in_window": drain is not None and bool(drain.window),
+        }
+
+    def windows(self) -> list[WindowInfo]:
+        """The maintenance windows that are open or to come, the first first."""
+        windows = self._state.windows
+        rows: list[WindowInfo] = []
+        for window in windows.by_name.values():
+            occurrence = window.occurrence(self._now)
+            if occurrence is None:
+                continue
+            rows.append(
+                {
+                    "name": window.name,
+                    "start": window.time_text(window.start),
+                    "duration_s": window.duration_s,
+                    "repeat": window.repeat or None,
+                    "nodes": list(window.node_ids),
+                    "node_labels": dict(window.node_labels),
+                    "notice_s": window.notice_s,
+                    "comment": window.comment,
+                    "open": occurrence.start <= self._now,
+                    "next_start": occurrence.start,
+                    "next_end": occurrence.end,
+                    "node_ids": sorted(windows.node_ids(window)),
+                }
+            )
+        return sorted(rows, key=lambda row: (row["next_start"], row["name"]))
 
     def _gpu_holders(self, node: Node) -> list[GpuHolderInfo]:
         """What agents have reported of the GPUs of a node, by the number of the GPU."""

@@ -21,6 +21,7 @@ _NOT_FOUND = {
     Reason.NO_MATCHING_POOL,
     Reason.COHORT_NOT_FOUND,
     Reason.NODE_NOT_FOUND,
+    Reason.WINDOW_NOT_FOUND,
     Reason.AGENT_NOT_FOUND,
     Reason.TASK_NOT_FOUND,
     Reason.STATE_NOT_FOUND,

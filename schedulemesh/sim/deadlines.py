@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedulemesh.engine.admission.ends import Ends
+from schedulemesh.engine.lifecycle.windows import window_times
 from schedulemesh.engine.state.mesh_state import MeshState
 
 
 def next_deadline(state: MeshState, now: float) -> float | None:
     """The first such time after ``now``; None: there is none."""
-    times = [time for time in _times(state) if time > now]
+    times = [time for time in _times(state, now) if time > now]
     times += _times_of_tasks(state, now)
     return min(times, default=None)
 
 
-def _times(state: MeshState) -> Iterator[float]:
+def _times(state: MeshState, now: float) -> Iterator[float]:
     queue, policy = state.queue, state.policy
     yield from (due_at for due_at, _ in state.running.limits_due[:1])
     if state.budgets.by_pool:
         yield state.budgets.due_at
+    yield from window_times(state, now)
     yield from (hold.until for hold in state.ledger.holds.values())
     for pool_name, groups in state.groups.free_dynamic():
         spec = state.ledger.accounts[pool_name].spec.groups

@@ -20,6 +20,7 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.lifecycle.windows import window_times
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
@@ -158,6 +159,7 @@ class World:
             self._tick_by(self.now)
         due = [at for at, _ in state.running.limits_due[:1]]
         due += [state.budgets.due_at] if state.budgets.by_pool else []
+        due += [at for at in window_times(state, self.now) if at > self.now]
         if due and min(due) < math.inf:
             self._tick_by(max(self.now, min(due)))
 

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from schedulemesh.cli.explain import WIDTH, text_of
 from schedulemesh.domain.language import LANGUAGES
+from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.public import explained
 from schedulemesh.protocol.wording import translated
@@ -44,6 +45,24 @@ def held_behind_a_cordoned_node_and_other_ray_work():
     given.queue("ppo-31", "research", 5.0, gpu=8)
     given.change("ppo-31", held=True)
     given.now += 90
+    return given, "ppo-31"
+
+
+def before_a_maintenance_window():
+    given = Mesh(pool("research", gpu=16), nodes=[node("gpu-1", gpu=8), node("gpu-2", gpu=8)])
+    window = MaintenanceWindow(name="driver-update", start=given.now + 6000.0, duration_s=14_400.0)
+    given.handle(s.WindowRequested(window=window))
+    given.queue("train-7", "research", 5.0, gpu=8, duration=14_400.0)
+    given.tick(180.0)
+    return given, "train-7"
+
+
+def running_before_a_maintenance_window():
+    given = Mesh(pool("research", gpu=8), nodes=[node("gpu-1", gpu=8)])
+    window = MaintenanceWindow(name="driver-update", start=given.now + 9000.0, duration_s=14_400.0)
+    given.handle(s.WindowRequested(window=window))
+    given.run("ppo-31", "research", gpu=8)
+    given.now += 600.0
     return given, "ppo-31"
 
 
@@ -157,6 +176,8 @@ def idle_gpus_have_ended_a_task():
 
 STORIES = (
     a_task_runs_within_its_time_limit,
+    before_a_maintenance_window,
+    running_before_a_maintenance_window,
     the_gpus_of_a_task_are_idle,
     it_starts_when_a_time_limit_has_ended_another,
     a_task_is_ended_by_its_time_limit,

@@ -15,9 +15,10 @@ from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reason_uses import QUEUE_REASONS
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.explanation import queued
 from schedulemesh.engine.explanation.waiting import OF_SEARCH
-from schedulemesh.engine.messages.stimuli import DrainRequested
+from schedulemesh.engine.messages.stimuli import DrainRequested, WindowRequested
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
 
@@ -553,6 +554,16 @@ def test_an_array_of_which_as_many_members_run_as_may_says_so():
     found = mesh.explain("t")
     assert found.reason == Reason.ARRAY_LIMIT
     assert found.error == "2 members of array 't' run, and at most 2 may at once"
+
+
+def test_a_maintenance_window_comes_before_what_is_short():
+    mesh = Explained(pool("p", cpu=8), nodes=[node("a", cpu=4), node("b", cpu=2)])
+    window = MaintenanceWindow(name="w", start=mesh.now + 60.0, duration_s=60.0, node_ids=("a",))
+    mesh.handle(WindowRequested(window=window))
+    mesh.queue("t", cpu=4)
+    found = mesh.explain("t")
+    assert codes(found) == [Reason.MAINTENANCE_WINDOW, Reason.INSUFFICIENT_RESOURCES]
+    assert found.hint.startswith("it starts there in 2m")
 
 
 def test_every_reason_of_a_queued_task_is_produced_here():

@@ -35,6 +35,7 @@ LOOKS = {
     "pools get": [POOL],
     "cohorts": [],
     "drains": [],
+    "windows": [],
     "agents": [],
     "nodes": [],
     "health": [],
@@ -102,6 +103,11 @@ CHANGES = {
     "uncordon": ["没有"],
     "drain": ["没有"],
     "undrain": ["没有"],
+    "windows create": [
+        "维护",
+        *("--start", "2090-01-01T00:00Z", "--duration", "1h", "--all-nodes", "--repeat", "weekly"),
+    ],
+    "windows delete": ["没有"],
     "tokens rotate": ["没有"],
     "tokens revoke": ["没有"],
 }

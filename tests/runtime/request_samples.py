@@ -22,10 +22,11 @@ VALUES = {
     "listing": "tasks",
     "limit": 1,
     "node_id": "none",
+    "start": "2090-01-01T00:00Z",
 }
 
 #: Fields that are given although they have a default.
-_GIVEN = ("owner", "node_id", "class_key", "agent_name", "request_id", "task", "held")
+_GIVEN = ("owner", "node_id", "class_key", "agent_name", "request_id", "task", "held", "all_nodes")
 
 
 def classes():

@@ -88,6 +88,31 @@ def test_a_pool_is_created_renamed_and_ends(api):
     assert api.send("DELETE", "/pools/b", None, 404)["reason"] == "pool_not_found"
 
 
+def test_a_maintenance_window_is_announced_and_deleted(api):
+    body = {
+        "name": "更新",
+        "start": "2090-01-01T00:00+08:00",
+        "duration": "4h",
+        "all_nodes": True,
+        "repeat": "weekly",
+        "notice": "30m",
+    }
+    assert api.send("POST", "/windows", body)["detail"] == "created"
+    assert api.send("POST", "/windows", body)["detail"] == "unchanged"
+    other = {**body, "duration": "5h"}
+    assert api.send("POST", "/windows", other, 409)["reason"] == "window_exists"
+    (row,) = api.get("/windows")["items"]
+    assert (row["start"], row["duration_s"]) == ("2090-01-01T00:00+08:00", 14_400.0)
+    assert (row["notice_s"], row["repeat"], row["open"]) == (1800.0, "weekly", False)
+    assert api.get("/windows/更新")["next_start"] == row["next_start"]
+    assert api.send("DELETE", "/windows/更新")["detail"] == "deleted"
+    assert api.send("DELETE", "/windows/更新", None, 404)["reason"] == "window_not_found"
+    past = {**body, "start": "2020-01-01T00:00Z", "repeat": None}
+    assert api.send("POST", "/windows", past, 409)["reason"] == "window_over"
+    bad = {**body, "start": "2090-01-01"}
+    assert "offset from UTC" in api.send("POST", "/windows", bad, 400)["error"]
+
+
 def test_a_pool_is_created_changed_and_drained(api):
     made = api.send("PUT", "/pools/训练", {"resources": {"cpu": 4}, "labels": {"team": "a"}})
     assert (made["detail"], made["pool"]["resources"]) == ("created", {"cpu": 4.0})

@@ -238,6 +238,28 @@ def test_the_nodes_say_who_has_which_gpu(browser):
     assert "gpu-001" in browser.get("/nodes?name=gpu-001").words
 
 
+def test_the_nodes_say_when_they_are_maintained(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    node_ids = {row["node_id"] for row in browser.api.get("/nodes")["items"]}
+    first = min(node_ids)
+    later = {"name": "later", "start": "2090-01-01T00:00Z", "duration": "4h", "nodes": [first]}
+    browser.api.send("POST", "/windows", later)
+    words = browser.get(f"/nodes?name={first}").words
+    assert "maintenance from" in words
+    assert "later" in words
+
+
+def test_the_nodes_that_are_maintained_now_say_so(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    now = {"name": "now", "start": "2020-01-01T00:00Z", "duration": "23h59m", "repeat": "daily"}
+    browser.api.send("POST", "/windows", {**now, "all_nodes": True})
+    page = browser.get("/nodes?show=closed_only")
+    assert "maintenance" in page.words
+    assert "End the drain" not in page.words
+
+
 def test_members_of_a_gang_are_drawn_on_their_nodes(browser):
     mesh = browser.api.mesh
     observe(mesh, nodes(2))

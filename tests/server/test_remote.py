@@ -75,7 +75,12 @@ CALLS = {
     "array": ("many",),
     "delete_agent": ("second-agent",),
     **dict.fromkeys(("drain_node", "undrain_node", "cordon_node"), ("node-1",)),
+    "create_window": ("w", "2090-01-01T00:00Z", 3600.0),
+    "list_windows": (),
+    "delete_window": ("w",),
 }
+#: Those that are given by their names.
+_NAMED = {"submit_job": {"queue": True}, "create_window": {"all_nodes": True}}
 #: The arguments of those that are refused there, and the code.
 REFUSED = {
     "delete_pool": (("p",), "pool_in_use"),
@@ -108,7 +113,7 @@ def test_every_public_call_works_or_says_what_it_needs(remote, tmp_path, capsys)
     for name, arguments in CALLS.items():
         if name == "array":
             remote.submit_job("many", ["true"], "renamed", queue=True, array="0-9%2")
-        extra = {"queue": True} if name == "submit_job" else {}
+        extra = _NAMED.get(name, {})
         answer = getattr(remote, name)(*arguments, **extra)
         assert answer["success"] is True, (name, answer)
     for name, (arguments, reason) in REFUSED.items():

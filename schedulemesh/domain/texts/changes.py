@@ -81,6 +81,26 @@ _NODES: Mapping[str, tuple[str, str]] = {
         "node {node!r} is drained; call undrain_node to open it again",
         "节点 {node!r} 正在排空；用 undrain_node 结束排空",
     ),
+    "node_in_window": (
+        "node {node!r} is in maintenance window {window!r}; call delete_window to open it again",
+        "节点 {node!r} 处于维护窗口 {window!r}；用 delete_window 删除该窗口后节点恢复可用",
+    ),
+    "no_window": (
+        "there is no maintenance window {window!r}{near}",
+        "没有维护窗口 {window!r}{near}",
+    ),
+    "window_differs": (
+        "there is a maintenance window {window!r} that differs; delete it first, or choose another name",
+        "已有一个不同的维护窗口 {window!r}；先删除它，或换一个名称",
+    ),
+    "window_is_over": (
+        "maintenance window {window!r} would be over already; give a start whose end is in the future",
+        "维护窗口 {window!r} 已经结束；请给出结束时间在将来的开始时间",
+    ),
+    "windows_at_limit": (
+        "there are {most} maintenance windows already; delete some",
+        "已有 {most} 个维护窗口；请先删除一些",
+    ),
     "drain_of_ray": (
         "Ray drains node {node!r}; a drain by Ray cannot be taken back",
         "节点 {node!r} 由 Ray 排空；Ray 的排空不能撤回",

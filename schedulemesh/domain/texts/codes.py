@@ -131,6 +131,17 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "A node would have the room, but is closed",
         "有节点放得下，但已被封锁",
     ),
+    "maintenance_window": (
+        "A maintenance window is open, or too near",
+        "维护窗口进行中，或即将开始",
+    ),
+    "window_not_found": ("There is no such maintenance window", "没有这个维护窗口"),
+    "window_exists": (
+        "There is another maintenance window of this name",
+        "已有同名的另一个维护窗口",
+    ),
+    "window_over": ("The maintenance window would be over", "维护窗口已经结束"),
+    "too_many_windows": ("There are too many maintenance windows", "维护窗口太多"),
     "external_ray_work": ("Other Ray work takes the room", "资源被其他 Ray 作业占用"),
     "quota_on_hold": ("Quota is held for others for a while", "配额暂时为其他任务保留"),
     "quota_on_loan": ("Quota of its pool is lent", "资源池的配额已借出"),

@@ -469,6 +469,43 @@ _SHORTAGE: Mapping[str, tuple[str, str]] = {
         "undrain_node({node!r}) opens it again",
         "用 undrain_node({node!r}) 结束排空",
     ),
+    "in_window": (
+        (
+            "{nodes} would have room for {need}, but maintenance window {window!r} is open there for "
+            "another {left:span}"
+        ),
+        "{nodes} 放得下 {need}，但正处于维护窗口 {window!r}，还有 {left:span}",
+    ),
+    "in_window_hint": (
+        "it starts there when the window is over",
+        "维护窗口结束后就可以在那里启动",
+    ),
+    "before_window": (
+        (
+            "{nodes} would have room for {need}, but maintenance window {window!r} opens there in "
+            "{wait:span}, and {why}"
+        ),
+        "{nodes} 放得下 {need}，但维护窗口 {window!r} 将在 {wait:span}后开始，而{why}",
+    ),
+    "over_after": ("this is over after {run:span}", "任务要 {run:span}后才结束"),
+    "end_not_known": ("nobody knows when this is over", "任务何时结束未知"),
+    "before_window_hint": (
+        (
+            "it starts there in {wait:span}, when the window is over; a max_run_s or estimated_duration "
+            "with which it is over before lets it start now"
+        ),
+        (
+            "维护窗口在 {wait:span}后结束，之后可以在那里启动；若 max_run_s 或 estimated_duration "
+            "表明它在此之前结束，现在就能启动"
+        ),
+    ),
+    "window_ends_it": (
+        (
+            "; it is evicted in {wait:span} for maintenance window {window!r} of {node}, unless it ends "
+            "before"
+        ),
+        "；如果它没有先结束，将在 {wait:span}后因{node}的维护窗口 {window!r} 被抢占",
+    ),
     "ray_drains_node": ("Ray drains it", "Ray 正在排空它"),
     "ray_drains_node_hint": (
         "it starts on another node; add one",

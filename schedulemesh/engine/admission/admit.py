@@ -99,6 +99,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return shape_on_node(self.stimulus.agent, self.need)
 
     @property
+    def on_a_node(self) -> tuple[GroupShape, Resources]:
+        """What it asks of nodes, and what one of them must have for it: of a group, the largest bundle."""
+        if self.group_request is None:
+            return self.node_shape, self.need
+        shape = self.group_request.shape
+        return shape, max(shape.bundles, key=_size)
+
+    @property
     def unassigned(self) -> bool:
         """Whether somebody must leave before it has a place to run."""
         return self.by_node or isinstance(self.assignment, NoAssignment)
@@ -143,6 +151,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return bool(shares) and any(
             share.pool_name in pools and share.amount.helps(self.need.scarce) for share in shares
         )
+
+
+def _size(amount: Resources) -> tuple[int, int, int]:
+    return (amount.gpu, amount.cpu, amount.memory)
 
 
 def _alternative_of(request: Request) -> int:

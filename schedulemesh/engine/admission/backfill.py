@@ -131,7 +131,7 @@ class Backfill:
         refusal = StartWouldDelay(
             entry, request.node_shape, task.submission.choose_node, self._delays.limits(delayed)
         )
-        if request.group_request is None:
+        if request.group_request is None and not self._tx.state.cluster.set_aside:
             self._refusals.setdefault(task.pool_name, []).append(refusal)
         return refusal
 

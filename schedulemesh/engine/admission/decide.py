@@ -39,6 +39,7 @@ from schedulemesh.engine.admission.owner_limits import beyond_owner_limit, excee
 from schedulemesh.engine.admission.registration import duplicate_task, refused_for_parent, register
 from schedulemesh.engine.admission.revocations import revoke
 from schedulemesh.engine.admission.time_limits import beyond_pool, pools_below
+from schedulemesh.engine.admission.windows import closed_by_window, outside_windows
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
     Pending,
@@ -79,8 +80,18 @@ def submit(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
         need = None if stimulus.default_resources else stimulus.agent.resources
         task = tx.state.budgets.priced(stimulus.task, stimulus.agent.pool_name, need)
         stimulus = msgspec.structs.replace(stimulus, task=task)
-    request = understand(tx, stimulus)
-    return request if isinstance(request, Refused) else _decide(tx, request)
+    if not tx.state.windows.by_name:
+        request = understand(tx, stimulus)
+        return request if isinstance(request, Refused) else _decide(tx, request)
+    with outside_windows(tx.state, stimulus, tx.now) as ahead:
+        request = understand(tx, stimulus)
+        if isinstance(request, Refused):
+            return request
+        outcome = _decide(tx, request)
+        if ahead and isinstance(outcome, Refused) and not request.payment.short:
+            shape, need = request.on_a_node
+            return closed_by_window(tx.state, stimulus, shape, need, tx.now) or outcome
+    return outcome
 
 
 def prioritised(tx: Transaction, stimulus: TaskSubmitted) -> TaskSubmitted:

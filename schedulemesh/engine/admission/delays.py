@@ -18,6 +18,7 @@ from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.admission.needs import bundles_of, can_be_paid, groups_asked, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.admission.time_limits import longest_run_s
+from schedulemesh.engine.admission.windows import is_emptied
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import GroupRequest, suits
 from schedulemesh.engine.state.fair_order import Entry
@@ -194,7 +195,10 @@ class Delays:
         node = self._tx.state.cluster.nodes.get(node_id)
         if need is None or node is None:
             return False
-        free = self._projections.of(head).free_by(node, self._start_at(head))
+        start, state = self._start_at(head), self._tx.state
+        if state.windows.by_name and is_emptied(state, node_id, self._tx.now, start):
+            return False
+        free = self._projections.of(head).free_by(node, start)
         return not need.of_kinds(taken).fits(free - taken)
 
     def _needs_of(self, head: QueuedTask) -> dict[str, Resources]:

@@ -32,6 +32,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.sentences import say
+from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining
 from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
@@ -58,6 +59,7 @@ from schedulemesh.engine.admission.turns import (
     in_turn,
     searches_of_pool,
 )
+from schedulemesh.engine.admission.windows import outside_windows
 from schedulemesh.engine.messages.facts import AgentEnded, AnswersForgotten, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
@@ -230,6 +232,13 @@ def is_strict(tx: Transaction, pool_name: str) -> bool:
 
 def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
     """Admit a task from the queue if it fits, or if those may be evicted that keep it from fitting."""
+    if not tx.state.windows.by_name:
+        return _start(tx, task, may_preempt=may_preempt)
+    with outside_windows(tx.state, task.submission, tx.now):
+        return _start(tx, task, may_preempt=may_preempt)
+
+
+def _start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
     request = understand(tx, task.submission)
     if isinstance(request, Refused):
         return False
@@ -338,6 +347,8 @@ class _Pass:
         self._limits: dict[QueueClass, RunTimes] = {}
         #: Of strict pools, the place of the task before which nothing starts.
         self._firsts: dict[str, Entry] = {}
+        #: The windows on whose nodes the task may not start that is tried.
+        self._ahead: list[MaintenanceWindow] = []
         #: Pools whose first task does not fit, and the first of each for which a start can be reserved.
         self._blocked: set[str] = set()
         self._has_head: set[str] = set()
@@ -520,6 +531,15 @@ class _Pass:
 
     def _serve(self, queue_class: QueueClass) -> bool:
         """Try to start the next task of a class; whether another one of it may start."""
+        tx = self._tx
+        if not tx.state.windows.by_name:
+            return self._serve_next(queue_class)
+        entry = self._later.get(queue_class) or queue_class.first
+        submission = tx.state.queue.by_id[entry[-1]].submission
+        with outside_windows(tx.state, submission, tx.now) as self._ahead:
+            return self._serve_next(queue_class)
+
+    def _serve_next(self, queue_class: QueueClass) -> bool:
         if queue_class in self._later:
             return self._serve_later(queue_class)
         return self._serve_first(queue_class) or queue_class in self._later
@@ -653,6 +673,8 @@ class _Pass:
             return
         if task.spec.parent or not submission.may_preempt or not self._takes_one_node(task):
             return
+        if self._ahead:
+            return
         if Limits(tx.state, task.pool_name, tx.now, task).came_first:
             return
         self._vain.setdefault(_alike(task), []).append((task.spec.priority, need))
@@ -707,9 +729,20 @@ class _Pass:
             if refusal is not None:
                 self._look_behind(queue_class, queue_class.first, refusal.limits)
             return refusal is None
+        if self._ahead:
+            # Others of the class, which are over sooner, may have room.
+            self._look_behind(queue_class, queue_class.first, self._over_before())
+            return False
         for each in request.each_alternative:
             self._note_no_room(each)
         return False
+
+    def _over_before(self) -> RunTimes:
+        """Within which run times a task may be over before one of the windows ahead."""
+        now = self._tx.now
+        opened = (window.occurrence(now) for window in self._ahead)
+        longest = max(0.0 if one is None else one.start - now for one in opened)
+        return RunTimes(longest, longest if self._tx.state.queue.policy.estimates else -inf)
 
     def _note_no_room(self, request: Request) -> None:
         """Note that a request does not fit, for others that ask for the same."""
@@ -754,7 +787,10 @@ class _Pass:
         if refusal is None:
             request = understand(self._tx, task.submission)
             if isinstance(request, Refused) or not request.fits_now:
-                return False
+                if not self._ahead:
+                    return False
+                self._look_behind(queue_class, entry, self._limits[queue_class])
+                return queue_class in self._later
             refusal = self._try_admit(request, task)
         limits = self._limits[queue_class] if refusal is None else refusal.limits
         self._look_behind(queue_class, entry, limits)

@@ -42,6 +42,7 @@ from schedulemesh.engine.admission.needs import (
 )
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.admission.turns import in_turn
+from schedulemesh.engine.admission.windows import outside, outside_windows
 from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -78,6 +79,7 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
     ]
     if not sought:
         return next_name
+    has_windows = bool(tx.state.windows.by_name)
     classes = classes_by_pool(tx.state)
     projections, delays = Projections(tx.state, tx.now, tx.estimated_ends), Delays(tx)
     for task in sought:
@@ -88,7 +90,7 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
                 tx.emit(ReservationDropped(task_id=task.task_id))
         elif not _same(task.reservation, start, tx.now):
             reserve(tx, task, start)
-        elif earliest.at is None and projections.of(task).nothing_ends:
+        elif earliest.at is None and not has_windows and projections.of(task).nothing_ends:
             spared.note_start(task.task_id, start)
     return next_name
 
@@ -193,9 +195,10 @@ def _start(
         return Reservation(at=quota_at)
     group_request = groups_asked(state, task.submission, task.pool_name, need)
     shape = shape_on_node(task.submission.agent, need)
-    place = projection.place(
-        shape, group_request, () if reservation is None else reservation.node_ids
-    )
+    prefer, now = () if reservation is None else reservation.node_ids, projection.ends.now
+    with outside_windows(state, task.submission, now):
+        place = projection.place(shape, group_request, prefer)
+        place = outside(state, place, group_request, shape, task.submission, now)
     if place.at is None or place.at < quota_at:
         at = None if place.at is None else quota_at
         if quota_at > projection.ends.now + state.queue.policy.backfill_limit_s:

@@ -28,6 +28,7 @@ from schedulemesh.engine.admission.delays import counts_guesses
 from schedulemesh.engine.admission.ends import Ends, estimate_of
 from schedulemesh.engine.admission.needs import is_ruled_out, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
+from schedulemesh.engine.admission.windows import outside, outside_windows
 from schedulemesh.engine.messages.explanation import DurationEstimate
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -102,6 +103,11 @@ def start_if_queued(tx: Transaction, submission: TaskSubmitted) -> float | None:
     """When a task that is not submitted yet could start at the earliest, if it joined the queue now; None:
     that is not known, or it could not start.
     """
+    with outside_windows(tx.state, submission, tx.now):
+        return _start_if_queued(tx, submission)
+
+
+def _start_if_queued(tx: Transaction, submission: TaskSubmitted) -> float | None:
     request = understand(tx, submission)
     if isinstance(request, Refused) and request.reason is Reason.BUDGET_SPENT:
         request = understand(tx, submission, limits_owner=False)
@@ -157,7 +163,10 @@ def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends)
     )
     place_at: float | None = ends.now
     if request.unassigned:
-        place_at = Projection(state, ends).place(request.node_shape, request.group_request).at
+        shape, group_request = request.node_shape, request.group_request
+        place = Projection(state, ends).place(shape, group_request)
+        submission = request.stimulus
+        place_at = outside(state, place, group_request, shape, submission, ends.now).at
     if quota_at is None or place_at is None:
         return Start(unknown=_unknown(ends))
     at = max(quota_at, place_at)

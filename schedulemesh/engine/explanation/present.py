@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 import msgspec
 from typing_extensions import assert_never
@@ -12,6 +13,7 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.ends import estimate_of
+from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.explanation.estimate import described
 from schedulemesh.engine.explanation.evictions import (
     RUN_LONGER,
@@ -99,7 +101,7 @@ def _runs(
         ran=now - task.started_at,
         rest=_rest(task, now),
         idle=_idle(state.running.idle.get(task.agent_name), now),
-        ends=_pool_ends(state, agent, now),
+        ends=_pool_ends(state, agent, now) or _window_ends(state, task, agent, now),
     )
 
 
@@ -128,6 +130,24 @@ def _pool_ends(state: MeshState, agent: Agent | None, now: float) -> Text:
     if drain.deadline is None:
         return say("pool_ends")
     return say("pool_ends_within", time=max(0.0, drain.deadline - now))
+
+
+def _window_ends(state: MeshState, task: RunningTask, agent: Agent | None, now: float) -> Text:
+    """That it is evicted for a maintenance window, unless it is over before, as the end of a sentence."""
+    if agent is None or not state.windows.by_name:
+        return ""
+    openings = [
+        (occurrence.start, node_id, window.name)
+        for node_id in _node_ids(state, agent)
+        for occurrence, window in state.windows.of_node(node_id, now)[:1]
+    ]
+    start, node_id, name = min(openings, default=(inf, "", ""))
+    leaves_at = start - leaving_s(state, agent.spec)
+    ends = [end for end in (task.ends_at, task.limit_at) if end is not None]
+    if leaves_at == inf or min(ends, default=inf) <= leaves_at:
+        return ""
+    node = _named("node", (node_id,))
+    return say("window_ends_it", window=name, node=node, wait=max(0.0, leaves_at - now))
 
 
 def _starting(

@@ -12,7 +12,8 @@ has to change before anything else matters comes first.
 6. its class has to load before others are evicted for it;
 7. external work waits in Ray, and would get the room that evictions could free;
 8. quota is short; then what makes it so: loans and holds;
-9. nodes are short of room: cordoned ones, other Ray work, then the agents there;
+9. nodes are short of room: those in or before a maintenance window, cordoned ones, other Ray work, then the
+   agents there;
 10. nothing: the next pass starts it.
 """
 
@@ -54,6 +55,7 @@ from schedulemesh.engine.admission.turns import (
     searches_of_pool,
     ticks_until_searched,
 )
+from schedulemesh.engine.admission.windows import outside_windows
 from schedulemesh.engine.explanation.dependencies import dependency_finding
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
@@ -87,6 +89,11 @@ _SEARCHED_AGENTS = 3_000
 
 def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     """The explanation of a task that waits. Changes nothing."""
+    with outside_windows(tx.state, task.submission, tx.now):
+        return _explained(tx, task)
+
+
+def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
     request = understand(tx, task.submission, limits_owner=False)
     explained = _place_of(tx, task)
     findings = _of_its_own(tx, task)

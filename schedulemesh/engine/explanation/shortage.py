@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -23,6 +23,7 @@ from schedulemesh.engine.admission.refusals import (
     no_group_free,
     no_node_has_room,
 )
+from schedulemesh.engine.admission.windows import closed_by_window
 from schedulemesh.engine.messages.explanation import ExternalUsage, Finding
 from schedulemesh.engine.messages.outcomes import Holder
 from schedulemesh.engine.placement.group_choice import NoAssignment, no_placement
@@ -62,7 +63,8 @@ def shortage_of(state: MeshState, request: Request, now: float) -> Shortage:
     short_node = NOTHING if node is None else request.need.beyond(node.free)
     external: tuple[ExternalUsage, ...] = ()
     if request.unassigned:
-        node_findings, external = _nodes(state, request, node, short_node, () if short else holders)
+        node_holders = () if short else holders
+        node_findings, external = _nodes(state, request, node, short_node, node_holders, now)
         findings += node_findings
     if (
         isinstance(request.assignment, NoAssignment)
@@ -79,7 +81,7 @@ def shortage_of(state: MeshState, request: Request, now: float) -> Shortage:
     )
 
 
-def cause_of_shortage(state: MeshState, request: Request) -> tuple[Reason, Resources]:
+def cause_of_shortage(state: MeshState, request: Request, now: float) -> tuple[Reason, Resources]:
     """The reason of the first finding that ``shortage_of`` makes for a request that does not fit, and what is
     short; without who holds it, which takes long.
     """
@@ -91,27 +93,16 @@ def cause_of_shortage(state: MeshState, request: Request) -> tuple[Reason, Resou
         short = request.need.beyond(node.free)
     if isinstance(assignment, NoAssignment) and assignment.no_room and group_request:
         short = no_placement(state, group_request.shape).short
-    need, able = _need_on_a_node(request), _able_nodes(state, request)
+    shape, need = request.on_a_node
+    able = state.cluster.with_labels(shape)
+    if closed_by_window(state, request.stimulus, shape, need, now) is not None:
+        return Reason.MAINTENANCE_WINDOW, short
     if any(node.cordoned and has_room(node, need) for node in able):
         return Reason.NODES_CORDONED, short
     if _external(able, need):
         return Reason.EXTERNAL_RAY_WORK, short
     in_group = group_request is not None and isinstance(assignment, NoAssignment)
     return Reason.GROUP_UNPLACEABLE if in_group else Reason.INSUFFICIENT_RESOURCES, short
-
-
-def _need_on_a_node(request: Request) -> Resources:
-    """What one node must have for it: of a group, the largest bundle."""
-    if request.group_request is None:
-        return request.need
-    return max(request.group_request.shape.bundles, key=_size)
-
-
-def _able_nodes(state: MeshState, request: Request) -> Collection[Node]:
-    """The nodes with the labels that it asks for."""
-    group_request = request.group_request
-    shape = request.node_shape if group_request is None else group_request.shape
-    return state.cluster.with_labels(shape)
 
 
 def _quota(
@@ -182,11 +173,24 @@ def _nodes(
     node: Node | None,
     short: Resources,
     holders: tuple[Holder, ...],
+    now: float,
 ) -> tuple[list[Finding], tuple[ExternalUsage, ...]]:
     """Why it has no place to run: nodes that are closed, work that is not ours, or agents."""
     findings = []
-    need, able = _need_on_a_node(request), _able_nodes(state, request)
-    cordoned = sorted(n.node_id for n in able if n.cordoned and has_room(n, need))
+    shape, need = request.on_a_node
+    able = state.cluster.with_labels(shape)
+    in_window = closed_by_window(state, request.stimulus, shape, need, now)
+    if in_window is not None:
+        findings.append(
+            Finding(
+                reason=in_window.reason,
+                error_text=in_window.error_text,
+                hint_text=in_window.hint_text,
+            )
+        )
+    cordoned = sorted(
+        n.node_id for n in able if n.cordoned and has_room(n, need) and not _by_window(state, n)
+    )
     if cordoned:
         findings.append(_closed(state, cordoned, need))
     external = _external(able, need)
@@ -201,8 +205,16 @@ def _nodes(
                 hint_text=say("external_room_hint"),
             )
         )
-    findings.append(_no_place(state, request, node, short, holders))
+    # Where a window closes all nodes to the task, no node is short of anything.
+    if in_window is None or node is not None or request.group_request is not None:
+        findings.append(_no_place(state, request, node, short, holders))
     return findings, external
+
+
+def _by_window(state: MeshState, node: Node) -> bool:
+    """Whether only a maintenance window closes a node to the task that is explained."""
+    drain = state.drains.nodes.get(node.node_id)
+    return node.node_id in state.cluster.set_aside or (drain is not None and bool(drain.window))
 
 
 def _closed(state: MeshState, node_ids: list[str], need: Resources) -> Finding:

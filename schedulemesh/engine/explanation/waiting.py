@@ -21,6 +21,7 @@ from schedulemesh.engine.admission.budgets import held_until
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.owner_limits import excess
+from schedulemesh.engine.admission.windows import outside_windows
 from schedulemesh.engine.explanation.order import behind_owner
 from schedulemesh.engine.explanation.shortage import cause_of_shortage
 from schedulemesh.engine.messages.outcomes import Refused
@@ -98,6 +99,10 @@ class WaitCauses:
         """Why a task waits; in the order of ``explanation.queued``."""
         if task.held:
             return WaitCause(Reason.HELD_BY_USER)
+        with outside_windows(self._tx.state, task.submission, self._tx.now):
+            return self._cause_of(task)
+
+    def _cause_of(self, task: QueuedTask) -> WaitCause:
         kind = self._kind_of(task)
         request = self._request(kind, task)
         if isinstance(request, WaitCause):
@@ -127,7 +132,9 @@ class WaitCauses:
             passes = first is not None and first < self._tx.state.queue.entry(task)
             return WaitCause(Reason.HELD_FOR_QUEUE if passes else Reason.NEXT_SCHEDULING_PASS)
         if kind not in self._shortages:
-            self._shortages[kind] = WaitCause(*cause_of_shortage(self._tx.state, request))
+            self._shortages[kind] = WaitCause(
+                *cause_of_shortage(self._tx.state, request, self._tx.now)
+            )
         return self._shortages[kind]
 
     def _kind_of(self, task: QueuedTask) -> Hashable:
@@ -147,6 +154,7 @@ class WaitCauses:
             submission.client if state.ledger.holds else None,
             tuple(task.spec.labels.items()) if self._tx.strategies.plugins else None,
             task.spec.owner if task.pool_name in state.owners.pools else None,
+            frozenset(state.cluster.set_aside),
         )
 
     def _beyond_owner_limit(self, task: QueuedTask) -> Resources | None:

@@ -46,7 +46,7 @@ def change_drain(tx: Transaction, stimulus: DrainRequested) -> RequestOutcome:
     deadline = None if stimulus.deadline_s is None else tx.now + stimulus.deadline_s
     if drain is not None and drain.deadline == deadline:
         return Done(change=Change.UNCHANGED)
-    _start(tx, drain, node_id, pool_name, deadline, stimulus.client)
+    start_drain(tx, drain, node_id, pool_name, deadline, stimulus.client)
     advance_drains(tx)
     return Done()
 
@@ -56,10 +56,10 @@ def observe_drain(tx: Transaction, report: NodeReport) -> None:
     drain = tx.state.drains.nodes.get(report.node_id)
     if not report.draining:
         if drain is not None and not drain.client:
-            _finish(tx, drain)
+            finish_drain(tx, drain)
         return
     if drain is None or (not drain.client and drain.deadline != report.drain_deadline):
-        _start(tx, drain, report.node_id, None, report.drain_deadline, "")
+        start_drain(tx, drain, report.node_id, None, report.drain_deadline, "")
 
 
 def advance_drains(tx: Transaction) -> None:
@@ -68,7 +68,7 @@ def advance_drains(tx: Transaction) -> None:
         for name in agents_of(tx.state, drain):
             agent = tx.state.agents[name]
             if isinstance(agent.phase, Running) and not _may_finish(tx, drain, agent):
-                _evict(tx, agent, drain.client)
+                evict_drained(tx, agent, drain.client)
     drained = tx.state.drains.nodes.keys()
     groups = tx.state.groups.by_id.values()
     for group in [g for g in groups if not drained.isdisjoint(g.node_ids)] if drained else ():
@@ -80,7 +80,12 @@ def agents_of(state: MeshState, drain: DrainStarted) -> list[str]:
     """The agents that a drain still waits for, by name."""
     if drain.pool_name is not None:
         return sorted(state.agents_of[drain.pool_name])
-    node = state.cluster.nodes.get(drain.node_id or "")
+    return agents_on_node(state, drain.node_id or "")
+
+
+def agents_on_node(state: MeshState, node_id: str) -> list[str]:
+    """The agents that hold something of a node, by name."""
+    node = state.cluster.nodes.get(node_id)
     if node is None:
         return []
     names, groups = keys_on(node)
@@ -107,14 +112,16 @@ def _drain_of(state: MeshState, node_id: str | None, pool_name: str | None) -> D
     return state.drains.nodes.get(node_id or "")
 
 
-def _start(
+def start_drain(
     tx: Transaction,
     drain: DrainStarted | None,
     node_id: str | None,
     pool_name: str | None,
     deadline: float | None,
     client: str,
+    window: str = "",
 ) -> None:
+    """Drain a node or a pool in place of an earlier drain. ``window``: the maintenance window for which."""
     closes = node_id is not None and not tx.state.cluster.nodes[node_id].cordoned
     tx.emit(
         DrainStarted(
@@ -123,6 +130,7 @@ def _start(
             at=tx.now,
             deadline=deadline,
             client=client,
+            window=window,
             opens=closes if drain is None else drain.opens,
             deletes=drain is not None and drain.deletes,
         )
@@ -139,7 +147,10 @@ def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
             reason=Reason.DRAINED_BY_RAY,
             error_text=say("drain_of_ray", node=drain.node_id or ""),
         )
-    _finish(tx, drain)
+    if drain.window:
+        error = say("node_in_window", node=drain.node_id or "", window=drain.window)
+        return Refused(reason=Reason.MAINTENANCE_WINDOW, error_text=error)
+    finish_drain(tx, drain)
     if drain.node_id is None or drain.opens or drain.node_id not in tx.state.cluster.nodes:
         return Done()
     warning = (
@@ -149,7 +160,8 @@ def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
     return Done(warnings=(warning,))
 
 
-def _finish(tx: Transaction, drain: DrainStarted) -> None:
+def finish_drain(tx: Transaction, drain: DrainStarted) -> None:
+    """End a drain: a node that it has closed opens again."""
     tx.emit(DrainEnded(node_id=drain.node_id, pool_name=drain.pool_name, at=tx.now))
     if drain.pool_name is not None:
         tx.state.queue.reopen(drain.pool_name)
@@ -168,7 +180,8 @@ def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:
     return tx.now < leaves_at and max(ends, default=0.0) <= leaves_at
 
 
-def _evict(tx: Transaction, agent: Agent, client: str) -> None:
+def evict_drained(tx: Transaction, agent: Agent, client: str) -> None:
+    """Evict an agent with its tasks because its node or pool is drained."""
     name, running = agent.spec.name, tx.state.running
     for task_id in running.on_agent(name):
         if running.by_id[task_id].phase is not TaskPhase.RUNNING:

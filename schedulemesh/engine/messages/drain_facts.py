@@ -19,6 +19,8 @@ class DrainStarted(Fact, tag="drain_started", frozen=True, kw_only=True):
     deadline: float | None = None
     #: The client that asked for it; empty: Ray drains the node.
     client: str = ""
+    #: The maintenance window that closes the node; empty: none.
+    window: str = ""
     #: Whether the node is opened again when the drain ends.
     opens: bool = False
     #: Of a pool: whether it is deleted when nothing uses it any more.

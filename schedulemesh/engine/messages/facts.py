@@ -33,6 +33,7 @@ from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.messages.pool_facts import AnyPoolFact
 from schedulemesh.engine.messages.queue_facts import AnyQueueFact
 from schedulemesh.engine.messages.token_facts import AnyTokenFact
+from schedulemesh.engine.messages.window_facts import AnyWindowFact
 
 #: Incremented with every change of what is stored: an older journal is migrated, a newer one refused, so that
 #: no version reads half of what another has written.
@@ -492,6 +493,7 @@ AnyFact = Union[
     AnyQueueFact,
     DrainStarted,
     DrainEnded,
+    AnyWindowFact,
     ClaimGrew,
     AgentReady,
     AgentStarted,

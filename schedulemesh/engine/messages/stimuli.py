@@ -21,6 +21,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim, JobWorkObserved
 from schedulemesh.engine.messages.stimulus import RequestStimulus, Stimulus
@@ -116,6 +117,20 @@ class DrainRequested(RequestStimulus, frozen=True, kw_only=True):
     drained: bool = True
     #: Seconds from now by which all agents should have ended; None: there is no time limit.
     deadline_s: float | None = None
+    client: str = "unknown"
+
+
+class WindowRequested(RequestStimulus, frozen=True, kw_only=True):
+    """A client requests a maintenance window."""
+
+    window: MaintenanceWindow
+    client: str = "unknown"
+
+
+class WindowDeletionRequested(RequestStimulus, frozen=True, kw_only=True):
+    """A client deletes a maintenance window."""
+
+    name: str
     client: str = "unknown"
 
 
@@ -515,6 +530,8 @@ AnyStimulus = Union[
     StateHandlersGiven,
     CordonRequested,
     DrainRequested,
+    WindowRequested,
+    WindowDeletionRequested,
     TaskSubmitted,
     QueuedTaskChanged,
     TimeLimitRequested,
@@ -575,6 +592,8 @@ AnyRequest = Union[
     StateHandlersGiven,
     CordonRequested,
     DrainRequested,
+    WindowRequested,
+    WindowDeletionRequested,
     TaskAnnounced,
     AgentDeletionRequested,
     TasksCancellationRequested,

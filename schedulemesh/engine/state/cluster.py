@@ -7,7 +7,8 @@ step: each node's free resources, an index by free GPU and CPU, and the rankings
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -51,6 +52,8 @@ class Cluster:
         self._rankings = Rankings(self.nodes, self.workload)
         #: Whether room on a node has become free since the queue was served last.
         self.freed = False
+        #: Nodes that count as cordoned for as long as a decision takes, by id; see ``without``.
+        self.set_aside: dict[str, Node] = {}
         #: The totals of all nodes, each once; None: to be collected again.
         self._totals: frozenset[Resources] | None = None
         #: Whether the nodes could hold a group of each of these shapes if they were empty: what was found out
@@ -98,6 +101,39 @@ class Cluster:
         node.cordoned = cordoned
         self._reindex(node)
         self.freed = True
+
+    @contextmanager
+    def without(self, node_ids: Iterable[str]) -> Iterator[None]:
+        """Have these nodes, and no others, count as cordoned beside those that are, for as long as one
+        decision takes, which must not cordon or lose any node.
+        """
+        before = self.set_aside
+        nodes = (self.nodes.get(node_id) for node_id in node_ids)
+        self._set_aside(
+            {
+                node.node_id: node
+                for node in nodes
+                if node is not None and (not node.cordoned or node.node_id in before)
+            }
+        )
+        try:
+            yield
+        finally:
+            self._set_aside(before)
+
+    def _set_aside(self, after: dict[str, Node]) -> None:
+        before, self.set_aside = self.set_aside, after
+        opened = [node for node_id, node in before.items() if node_id not in after]
+        closed = [node for node_id, node in after.items() if node_id not in before]
+        if closed:
+            self._index = [key for key in self._index if key[2] not in after]
+        if opened:
+            self._index += [node.key for node in opened]
+            self._index.sort()
+        for node in (*opened, *closed):
+            node.cordoned = node.node_id in after
+            if self._rankings.by_need:
+                self._rankings.touch(node.node_id)
 
     def take(self, node_id: str, key: str, amount: Resources, devices: Devices) -> None:
         """Add these amounts to an allocation; does nothing on a node that is not in the cluster."""

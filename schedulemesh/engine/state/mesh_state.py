@@ -65,6 +65,7 @@ from schedulemesh.engine.state.spared_work import OF_WAITING_TASKS, SparedWork
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 from schedulemesh.engine.state.tokens import Tokens
+from schedulemesh.engine.state.windows import Windows
 
 #: Classes that are known to load; one that is forgotten is probed again before anyone is evicted for it.
 LOADED = 10_000
@@ -105,7 +106,7 @@ class MeshState:
         self.loaded: dict[str, None] = {}
         self.past = Past(dependents, self.arrays)
         self.evictions = Evictions()
-        self.drains = Drains()
+        self.drains, self.windows = Drains(), Windows(self.cluster.nodes)
         self.pool_names = PoolNames()
         self.spared = SparedWork()
         #: Those of ``past``, which describes them.
@@ -144,6 +145,7 @@ class MeshState:
             f.NodeLost: self._node_lost,
             d.DrainStarted: self.drain_started,
             d.DrainEnded: self._drain_ended,
+            **self.windows.updates,
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
             q.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
             f.AgentAdmitted: self._agent_admitted,
@@ -316,6 +318,7 @@ class MeshState:
         node_id = fact.report.node_id
         new = node_id not in self.cluster.nodes
         self.cluster.see(fact.report)
+        self.windows.note_nodes()
         if not new:
             return
         for name, agent in self.agents.items():
@@ -328,6 +331,7 @@ class MeshState:
     def _node_lost(self, fact: f.NodeLost) -> None:
         self.cluster.lose(fact.node_id)
         self.drains.nodes.pop(fact.node_id, None)
+        self.windows.note_nodes()
 
     def drain_started(self, fact: d.DrainStarted) -> None:
         """A node or a pool is drained from now on; one that is to be deleted lends nothing more."""

@@ -24,6 +24,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.tokens import TokenSpec
+from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.state.agents import (
@@ -109,6 +110,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_eviction: int | None = None
     evictions_requeued: dict[PreemptionReason, int] = {}
     drains: list[DrainStarted] = []
+    windows: list[MaintenanceWindow] = []
     #: (former name of a pool, the name that replaced it).
     pool_names: list[tuple[str, str]] = []
     #: (pool name, when a task was last evicted for it).
@@ -214,6 +216,7 @@ def _without_answers(state: MeshState) -> Snapshot:
         evictions=[copy.copy(record) for record in state.evictions.records.values()],
         next_eviction=state.evictions.next_number,
         drains=list(state.drains),
+        windows=list(state.windows.by_name.values()),
         pool_names=list(state.pool_names.next_of.items()),
         evictions_requeued=dict(state.evictions.requeued),
         last_evictions=list(state.evictions.last_for.items()),
@@ -422,6 +425,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     state.pool_names.next_of.update(part.pool_names)
     for drain in part.drains:
         state.drain_started(drain)
+    for window in part.windows:
+        state.windows.add(window)
     for record in part.evictions:
         state.evictions.adopt(record)
     if part.next_eviction is not None:

@@ -45,6 +45,7 @@ from schedulemesh.api.tokens import (
     RotateToken,
     token_info,
 )
+from schedulemesh.api.windows import CreateWindow, DeleteWindow
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
@@ -406,6 +407,8 @@ def _changed_alone(request: Call) -> tuple[str, ...] | None:
             return ("drain", request.node_id or "", request.pool_name or "")
         case CordonNode():
             return ("node", request.node_id)
+        case CreateWindow() | DeleteWindow():
+            return ("window", request.name)
         case ChangeQueuedTask() | SetTimeLimit():
             return ("task", request.task_id)
         case _:
@@ -438,6 +441,9 @@ def _subject(state: MeshState, request: Call) -> str:
                 request.pool_name or ""
             )
             return "" if drain is None else _text(drain)
+        case CreateWindow() | DeleteWindow():
+            window = state.windows.by_name.get(request.name)
+            return "" if window is None else _text(window)
         case CordonNode():
             node = state.cluster.nodes.get(request.node_id)
             return "" if node is None else _text({"cordoned": node.cordoned})

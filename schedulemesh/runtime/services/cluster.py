@@ -32,6 +32,7 @@ from schedulemesh.api.tokens import (
     TokenInfo,
     token_info,
 )
+from schedulemesh.api.windows import CreateWindow, DeleteWindow, ListWindows
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages import stimuli as s
@@ -83,6 +84,27 @@ class ClusterService(Service):
     async def drains(self, _: GetDrainStatus) -> Listed:
         """The drains in progress."""
         return listed(await self._viewed(StateView.drains))
+
+    @handler
+    async def create_window(self, request: CreateWindow) -> Response:
+        """Create a maintenance window."""
+        stimulus = s.WindowRequested(
+            window=request.window, client=request.client, request_id=request.request_id
+        )
+        return await self._decide(stimulus)
+
+    @handler
+    async def delete_window(self, request: DeleteWindow) -> Response:
+        """Delete a maintenance window."""
+        stimulus = s.WindowDeletionRequested(
+            name=request.name, client=request.client, request_id=request.request_id
+        )
+        return await self._decide(stimulus)
+
+    @handler
+    async def windows(self, _: ListWindows) -> Listed:
+        """The maintenance windows that are open or to come."""
+        return listed(await self._viewed(StateView.windows))
 
     @handler
     async def pools(self, _: ListPools) -> Listed:

@@ -9,6 +9,7 @@ import msgspec
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.windows import CreateWindow
 from schedulemesh.domain.node_names import nodes_named, unknown_node
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
@@ -139,16 +140,35 @@ class RequestService(Service):
             return _failed(request, error)
 
     def _with_node_id(self, request: Call) -> tuple[Call, Refused | None]:
-        """The request with the id of the node that it names; or why that is not certain."""
+        """The request with the ids of the nodes that it names; or why that is not certain."""
+        if isinstance(request, CreateWindow):
+            return self._with_node_ids(request)
         if not isinstance(request, (CordonNode, Drain)) or request.node_id is None:
             return request, None
+        node_id = self._node_id(request.node_id)
+        if isinstance(node_id, Refused):
+            return request, node_id
+        return msgspec.structs.replace(request, node_id=node_id), None
+
+    def _with_node_ids(self, request: CreateWindow) -> tuple[Call, Refused | None]:
+        """A window for the nodes that are named by their ids."""
+        node_ids: list[str] = []
+        for name in request.nodes or ():
+            node_id = self._node_id(name)
+            if isinstance(node_id, Refused):
+                return request, node_id
+            node_ids.append(node_id)
+        return msgspec.structs.replace(request, nodes=tuple(node_ids) or None), None
+
+    def _node_id(self, name: str) -> str | Refused:
+        """The id of the node that a name means; or why that is not certain."""
         names = self._monitor.node_names
         nodes = {node_id: names.get(node_id, ()) for node_id in self._reactor.state.cluster.nodes}
-        named = nodes_named(request.node_id, nodes)
+        named = nodes_named(name, nodes)
         if len(named) == 1:
-            return msgspec.structs.replace(request, node_id=named[0]), None
-        error = unknown_node(request.node_id, named, nodes)
-        return request, Refused(reason=Reason.NODE_NOT_FOUND, error_text=error)
+            return named[0]
+        error = unknown_node(name, named, nodes)
+        return Refused(reason=Reason.NODE_NOT_FOUND, error_text=error)
 
     async def _limited(self, request: Call, caller: TokenCaller) -> Call:
         """The request with the limits of its token, as the token is now."""

@@ -106,6 +106,8 @@ def actions_of_node(caller: TokenCaller, node: Row) -> list[Action]:
     """What a caller may do to a node now."""
     if caller.role is Role.POOL_OPERATOR:
         return []
+    if node["in_window"]:
+        return []
     if node["draining"]:
         return _allowed(caller, ["undrain"])
     return _allowed(caller, ["uncordon" if node["cordoned"] else "cordon", "drain"])

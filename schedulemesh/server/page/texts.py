@@ -230,6 +230,11 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "other_work": ("other Ray work", "其他 Ray 作业"),
     "cordoned": ("closed", "已封锁"),
     "draining": ("draining", "排空中"),
+    "in_window": ("maintenance", "维护中"),
+    "next_window": (
+        "maintenance from {start} to {end}: {window}",
+        "{start} 至 {end} 维护：{window}",
+    ),
     "no_gpus": ("no GPU", "无 GPU"),
     "show_nodes": ("Show", "显示"),
     "all_nodes": ("all", "全部"),

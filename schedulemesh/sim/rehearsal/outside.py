@@ -18,6 +18,7 @@ from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.messages.limit_facts import TimeLimitChanged
 from schedulemesh.engine.messages.pool_facts import PoolDeleted, PoolRenamed
+from schedulemesh.engine.messages.window_facts import WindowCreated, WindowEnded
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -60,6 +61,9 @@ class Outside:
         self._latest: dict[str, Attempt] = {}
         #: What cannot be rehearsed, and how often it happened.
         self.left_out: dict[str, int] = {}
+        #: Nodes that a window closes in the history, and when windows have closed and opened which.
+        self._by_windows: set[str] = set()
+        self._window_steps: set[tuple[str, float]] = set()
         self._known: dict[str, Callable[[Event], s.AnyStimulus | None]] = {
             "pool_defined": self._definition,
             "pool_renamed": self._definition,
@@ -71,8 +75,10 @@ class Outside:
             "queue_policy_changed": self._definition,
             "class_loaded": lambda event: s.ClassProbed(class_key=event.subject),
             OBSERVED: self._seen.measured,
-            "node_cordoned": lambda event: _cordon(event, True),
-            "node_uncordoned": lambda event: _cordon(event, False),
+            "node_cordoned": lambda event: self._cordon(event, True),
+            "node_uncordoned": lambda event: self._cordon(event, False),
+            "window_created": self._definition,
+            "window_ended": self._definition,
             "drain_started": self._drain_started,
             "drain_ended": self._drain_ended,
             "cancelled": self._cancelled,
@@ -314,6 +320,10 @@ class Outside:
             return s.CohortRenameRequested(name=fact.name, new_name=fact.new_name)
         if isinstance(fact, CohortDeleted):
             return s.CohortDeletionRequested(name=fact.name)
+        if isinstance(fact, WindowCreated):
+            return s.WindowRequested(window=fact.window, client=_CLIENT)
+        if isinstance(fact, WindowEnded):
+            return s.WindowDeletionRequested(name=fact.name, client=_CLIENT)
         if isinstance(fact, f.PolicyChanged):
             preemption = declared.preemption(fact.policy)
             return s.PolicyChangeRequested(policy=preemption, client=_CLIENT, changes=())
@@ -335,6 +345,10 @@ class Outside:
         detail = detail_of(event)
         if not detail.get("by_client"):
             return None  # Ray's: the report of its node says so
+        if detail.get("window"):
+            self._by_windows.add(event.subject)
+            self._window_steps.add((event.subject, event.at))
+            return None  # the window does it here, too
         deadline = detail.get("deadline")
         left_s = None if deadline is None else max(0.0, deadline - event.at)
         if detail.get("deletes"):
@@ -344,7 +358,16 @@ class Outside:
         return self._drain(event, drained=True, deadline_s=left_s)
 
     def _drain_ended(self, event: Event) -> s.AnyStimulus | None:
+        if event.subject in self._by_windows:
+            self._by_windows.discard(event.subject)
+            self._window_steps.add((event.subject, event.at))
+            return None
         return self._drain(event, drained=False)
+
+    def _cordon(self, event: Event, cordoned: bool) -> s.AnyStimulus | None:
+        if (event.subject, event.at) in self._window_steps:
+            return None
+        return s.CordonRequested(node_id=event.subject, cordoned=cordoned)
 
     def _drain(
         self, event: Event, *, drained: bool, deadline_s: float | None = None
@@ -408,6 +431,9 @@ def _undefined(state: MeshState, defined: set[tuple[str, str]]) -> Iterator[s.An
     if ("queue_policy_changed", "") not in defined:
         policy = state.queue.policy
         yield s.QueuePolicyChangeRequested(policy=policy, client=_CLIENT, changes=())
+    for window in state.windows.by_name.values():
+        if ("window_created", window.name) not in defined:
+            yield s.WindowRequested(window=window, client=_CLIENT)
     for class_key in state.loaded:
         if ("class_loaded", class_key) not in defined:
             yield s.ClassProbed(class_key=class_key)
@@ -418,7 +444,3 @@ def _unseen(state: MeshState, defined: set[tuple[str, str]]) -> Iterator[Node]:
     for node in state.cluster.nodes.values():
         if not any((kind, node.node_id) in defined for kind in NODE_KINDS):
             yield node
-
-
-def _cordon(event: Event, cordoned: bool) -> s.AnyStimulus:
-    return s.CordonRequested(node_id=event.subject, cordoned=cordoned)

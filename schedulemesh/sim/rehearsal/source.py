@@ -49,6 +49,8 @@ _DEFINITIONS = (
     "node_lost",
     "node_cordoned",
     "node_uncordoned",
+    "window_created",
+    "window_ended",
     "drain_started",
     "drain_ended",
     "class_loaded",

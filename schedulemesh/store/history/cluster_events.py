@@ -16,6 +16,7 @@ from schedulemesh.engine.messages.demand_facts import AnyDemandFact
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
 from schedulemesh.engine.messages.pool_facts import BudgetLevelChanged, PoolDeleted, PoolRenamed
+from schedulemesh.engine.messages.window_facts import WindowCreated, WindowEnded
 from schedulemesh.store.history.events import OBSERVED, SeenNode
 
 #: What was seen of external work, or measured of agents, and changes decisions.
@@ -69,6 +70,12 @@ class ClusterEvents:
             f.NodeCordoned: self._node_cordoned,
             d.DrainStarted: self._drain_started,
             d.DrainEnded: lambda fact: self._note("drain_ended", _drained(fact)),
+            WindowCreated: lambda fact: self._notes.event(
+                "window_created", None, fact.window.name, fact, by_client=fact.client
+            ),
+            WindowEnded: lambda fact: self._notes.event(
+                "window_ended", None, fact.name, fact, by_client=fact.client or None
+            ),
             f.GroupReady: lambda fact: self._note("group_created", fact.group_id),
             f.GroupEnded: lambda fact: self._note("group_removed", fact.group_id, error=fact.error),
             f.EpochBegun: self._epoch_begun,
@@ -132,6 +139,7 @@ class ClusterEvents:
             _drained(fact),
             deadline=fact.deadline,
             by_client=fact.client,
+            window=fact.window or None,
             deletes=fact.deletes or None,
         )
 

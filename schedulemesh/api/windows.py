@@ -1,0 +1,121 @@
+"""Maintenance windows of nodes: list, create and delete them."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypedDict
+
+from schedulemesh.api.call import Call, ChangingCall
+from schedulemesh.api.routes import ListRoute, delete, post
+from schedulemesh.api.values import Checked, ClientName, Name, Names, Seconds
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.node_labels import parse_node_labels
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.windows import (
+    DEFAULT_NOTICE_S,
+    MaintenanceWindow,
+    check_repeat,
+    parse_instant,
+)
+from schedulemesh.errors import InvalidRequestError
+
+
+def _check_comment(value: str, what: str) -> None:
+    if value:
+        parse_name(value, what)
+
+
+class WindowInfo(TypedDict, total=False):
+    """A maintenance window; times are seconds since 1970."""
+
+    name: str
+    #: When it opens for the first time, by the clock in which that was given.
+    start: str
+    duration_s: float
+    #: "daily", "weekly" or None: once.
+    repeat: str | None
+    #: The nodes that were named, or by which labels they are chosen; with neither it is for all.
+    nodes: list[str]
+    node_labels: dict[str, str]
+    #: From so many seconds before it on no task starts there whose end is not known.
+    notice_s: float
+    comment: str
+    #: Whether it is open now.
+    open: bool
+    #: When it opens and closes, now or next.
+    next_start: float
+    next_end: float
+    #: The nodes of the cluster that it is for, by id.
+    node_ids: list[str]
+
+
+class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True):
+    """Create a maintenance window; refused if a different one of this name exists."""
+
+    routes: ClassVar = (
+        post(
+            "/windows",
+            "Create a maintenance window of nodes",
+            renamed={"duration_s": "duration", "notice_s": "notice"},
+        ),
+    )
+
+    name: Name
+    #: A date and a time with the offset from UTC.
+    start: Annotated[str, Checked(parse_instant)]
+    duration_s: Seconds
+    #: One of ``REPEATS``; None: once.
+    repeat: str | None = None
+    #: One of these three is given.
+    nodes: Names | None = None
+    node_labels: Annotated[dict[str, str] | None, Checked(parse_node_labels)] = None
+    all_nodes: bool = False
+    notice_s: Seconds = DEFAULT_NOTICE_S
+    comment: Annotated[str, Checked(_check_comment)] = ""
+    client: ClientName
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_repeat(self.duration_s, self.repeat or "")
+        if [bool(self.nodes), bool(self.node_labels), self.all_nodes].count(True) != 1:
+            raise InvalidRequestError(
+                "a window is for nodes, for those with node_labels, or for all_nodes; give one of the three"
+            )
+
+    @property
+    def window(self) -> MaintenanceWindow:
+        """Its definition."""
+        start, utc_offset = parse_instant(self.start, "start")
+        return MaintenanceWindow(
+            name=self.name,
+            start=start,
+            duration_s=self.duration_s,
+            repeat=self.repeat or "",
+            node_ids=tuple(sorted(self.nodes or ())),
+            node_labels=parse_node_labels(self.node_labels, "node_labels"),
+            notice_s=self.notice_s,
+            utc_offset=utc_offset,
+            comment=self.comment,
+        )
+
+
+class DeleteWindow(ChangingCall, tag="delete_window", frozen=True, kw_only=True):
+    """Delete a maintenance window; nodes that it closes open again."""
+
+    routes: ClassVar = (delete("/windows/{name}", "Delete a maintenance window"),)
+
+    name: Name
+    client: ClientName
+
+
+class ListWindows(Call, tag="list_windows", frozen=True, kw_only=True):
+    """List the maintenance windows that are open or to come."""
+
+    listings: ClassVar = (
+        ListRoute(
+            path="/windows",
+            summary="List the maintenance windows that are open or to come",
+            row=WindowInfo,
+            key=("name",),
+            missing=Reason.WINDOW_NOT_FOUND,
+        ),
+    )

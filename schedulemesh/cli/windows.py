@@ -1,0 +1,120 @@
+"""The command windows: list, create and delete maintenance windows of nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from schedulemesh.cli.columns import WINDOWS
+from schedulemesh.cli.command import Output, Select, Target, View, command, group
+from schedulemesh.cli.completion import complete_nodes
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Listing
+from schedulemesh.cli.texts import seconds
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
+
+app = typer.Typer()
+windows = typer.Typer()
+app.add_typer(windows, name="windows")
+
+
+@group(windows)
+def list_windows(target: Target, view: View, select: Select) -> None:
+    """List the maintenance windows of nodes that are open or to come."""
+    from schedulemesh.api.windows import ListWindows, WindowInfo
+    from schedulemesh.protocol.answers import Listed
+
+    def listing(gateway: Gateway) -> Listing:
+        rows = gateway.ask(ListWindows(), Listed).rows
+        return Listing(kind="windows", rows=rows, columns=WINDOWS, row=WindowInfo)
+
+    show(target, view, listing, select)
+
+
+@command(windows, "create")
+def create(
+    target: Target,
+    output: Output,
+    window: Annotated[str, typer.Argument(help="A name that no window has.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="When it opens, with the offset from UTC: 2026-12-05T22:00+01:00."
+        ),
+    ],
+    duration: Annotated[
+        str, typer.Option("--duration", metavar="DURATION", help="How long it is open, such as 4h.")
+    ],
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node",
+            metavar="NODE",
+            help="A node, by host name, address, or id or its beginning; may be repeated.",
+            autocompletion=complete_nodes,
+        ),
+    ] = None,
+    node_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL=CONDITION",
+            help="The nodes with this label, such as rack=r1 or zone=in(a,b); may be repeated.",
+        ),
+    ] = None,
+    all_nodes: Annotated[bool, typer.Option("--all-nodes", help="Every node.")] = False,
+    repeat: Annotated[
+        str | None, typer.Option(metavar="daily|weekly", help="That it comes again, and when.")
+    ] = None,
+    notice: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="From so long before it on, no task starts there whose end is not known.",
+        ),
+    ] = "1h",
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
+) -> int:
+    """Announce a maintenance window: nothing reaches into it, and its nodes are closed while it is open."""
+    from schedulemesh.api.values import client_name
+    from schedulemesh.api.windows import CreateWindow
+    from schedulemesh.cli.changes import change_each, changed_result, pairs
+    from schedulemesh.protocol.answers import Response
+
+    labels = pairs(node_label or (), "--node-label", "a condition is LABEL=CONDITION")
+
+    def request(name: str) -> CreateWindow:
+        return CreateWindow(
+            name=name,
+            start=start,
+            duration_s=seconds(duration, "--duration"),
+            repeat=repeat,
+            nodes=tuple(nodes) if nodes else None,
+            node_labels=labels or None,
+            all_nodes=all_nodes,
+            notice_s=seconds(notice, "--notice"),
+            comment=comment,
+            client=client_name(),
+        )
+
+    return change_each(target, output, [window], request, Response, changed_result)
+
+
+@command(windows, "delete")
+def delete(
+    target: Target,
+    output: Output,
+    names: Annotated[list[str], typer.Argument(help="The names of windows.")],
+) -> int:
+    """Delete maintenance windows; nodes that they close open again."""
+    from schedulemesh.api.values import client_name
+    from schedulemesh.api.windows import DeleteWindow
+    from schedulemesh.cli.changes import change_each, changed_result
+    from schedulemesh.protocol.answers import Response
+
+    def request(name: str) -> DeleteWindow:
+        return DeleteWindow(name=name, client=client_name())
+
+    return change_each(target, output, names, request, Response, changed_result)

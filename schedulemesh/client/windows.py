@@ -1,0 +1,69 @@
+"""The calls about maintenance windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from schedulemesh.api.results import Result
+from schedulemesh.api.values import client_name
+from schedulemesh.api.windows import CreateWindow, DeleteWindow, ListWindows
+from schedulemesh.client.arguments import parse_ids, public_calls
+from schedulemesh.client.asking import done, listed
+from schedulemesh.client.listings import WindowsResult
+from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.node_labels import parse_node_labels
+from schedulemesh.domain.numbers import parse_flag, parse_timeout
+from schedulemesh.domain.windows import DEFAULT_NOTICE_S
+
+
+@public_calls
+class WindowCalls(SchedulerObject):
+    """A scheduler object that announces the maintenance of nodes."""
+
+    def create_window(
+        self,
+        name: str,
+        start: str,
+        duration: float | str,
+        *,
+        nodes: str | Iterable[str] | None = None,
+        node_labels: Mapping[str, str] | None = None,
+        all_nodes: bool = False,
+        repeat: str | None = None,
+        notice: float | str = DEFAULT_NOTICE_S,
+        comment: str = "",
+    ) -> Result:
+        """Announce a maintenance window: no task starts there that would reach into it, what still runs is
+        evicted in time, and nothing starts while it is open.
+
+        ``start``: a date and a time with the offset from UTC, such as "2026-12-05T22:00+01:00"; ``duration``
+        and ``notice``: seconds, or texts such as "4h". ``nodes``, ``node_labels`` or ``all_nodes``: which
+        nodes. ``repeat``: "daily" or "weekly". From ``notice`` before it on, no task starts there whose end
+        is not known. The same window again changes nothing; a different one of the name is refused with
+        ``window_exists``, one whose end has passed with ``window_over``.
+        """
+        request = CreateWindow(
+            name=parse_name(name, "the window's name"),
+            start=start,
+            duration_s=parse_timeout(duration, "duration"),
+            repeat=repeat,
+            nodes=None if nodes is None else parse_ids(nodes, "nodes"),
+            node_labels=dict(parse_node_labels(node_labels, "node_labels")),
+            all_nodes=parse_flag(all_nodes, "all_nodes"),
+            notice_s=parse_timeout(notice, "notice"),
+            comment=comment,
+            client=client_name(),
+        )
+        return done(self._connection, request)
+
+    def delete_window(self, name: str) -> Result:
+        """Delete a maintenance window: it does not come again, and nodes that it closes open at once. Refused
+        with ``window_not_found``.
+        """
+        name = parse_name(name, "the window's name")
+        return done(self._connection, DeleteWindow(name=name, client=client_name()))
+
+    def list_windows(self) -> WindowsResult:
+        """Return ``windows``: those that are open or to come, with the next time of each."""
+        return listed(self._connection, ListWindows(), "windows", WindowsResult)

@@ -1,0 +1,112 @@
+"""The command windows: announced, listed, shown beside nodes and deleted."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timezone
+
+import pytest
+from rich.cells import cell_len
+
+from schedulemesh.cli.exits import ExitCode
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.runtime.backend import NodeView
+
+ROOM = parse_resources({"cpu": 8})
+WHEN = ("--start", "2090-01-01T00:00+01:00", "--duration", "4h")
+
+
+@pytest.fixture
+def nodes(scheduler):
+    service = scheduler.connection.service
+    service.backend.free = [
+        NodeView(node_id=f"{host}-id", total=ROOM, free=ROOM, labels={"rack": rack}, host=host)
+        for host, rack in (("gpu-7", "r1"), ("gpu-8", "r2"))
+    ]
+    service.do(service.running.monitor.observe())
+
+
+def listed(run, *words):
+    return json.loads(run(*words, "-o", "json").stdout)
+
+
+def at(seconds_from_now):
+    """A time as the command takes it."""
+    return datetime.fromtimestamp(time.time() + seconds_from_now, timezone.utc).isoformat(
+        timespec="seconds"
+    )
+
+
+def test_a_window_is_announced_listed_and_deleted(nodes, run):
+    done = run("windows", "create", "更新", *WHEN, "--node-label", "rack=r1", "--comment", "驱动")
+    assert (done.exit_code, done.stdout.splitlines()[1].split()) == (0, ["更新", "created"])
+    (row,) = listed(run, "windows")
+    assert row["start"] == "2090-01-01T00:00+01:00"
+    assert (row["node_labels"], row["node_ids"], row["open"]) == (
+        {"rack": "r1"},
+        ["gpu-7-id"],
+        False,
+    )
+    assert row["next_end"] - row["next_start"] == row["duration_s"] == 4 * 3600
+    table = run("windows").stdout
+    assert all(cell_len(line) <= 80 for line in table.splitlines())
+    assert "rack=r1 (1)" in table
+    again = run("windows", "create", "更新", *WHEN, "--node-label", "rack=r1", "--comment", "驱动")
+    assert again.stdout.splitlines()[1].split() == ["更新", "unchanged"]
+    other = run("windows", "create", "更新", *WHEN, "--all-nodes")
+    assert other.exit_code == ExitCode.CONFLICT
+    assert "schedulemesh windows delete" in other.stderr or "delete it first" in other.stderr
+    assert run("windows", "delete", "更新").exit_code == 0
+    assert listed(run, "windows") == []
+    assert run("windows", "delete", "更新").exit_code == ExitCode.NOT_FOUND
+
+
+def test_nodes_are_named_as_everywhere(nodes, run):
+    assert run("windows", "create", "w", *WHEN, "--node", "gpu-8").exit_code == 0
+    assert listed(run, "windows")[0]["nodes"] == ["gpu-8-id"]
+    unknown = run("windows", "create", "v", *WHEN, "--node", "gpu-8", "--node", "gpu-9")
+    assert unknown.exit_code == ExitCode.NOT_FOUND
+    assert "there is no node 'gpu-9'" in unknown.stderr
+    assert [row["window"] for row in listed(run, "nodes")] == [None, "w"]
+    assert "maintenance" in run("nodes", width=200).stdout.splitlines()[0]
+
+
+def test_without_windows_the_table_of_nodes_has_no_column_for_them(nodes, run):
+    assert "maintenance" not in run("nodes", width=200).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--start", "2090-01-01", "--duration", "4h", "--all-nodes"),
+        ("--start", "tomorrow", "--duration", "4h", "--all-nodes"),
+        (*WHEN,),
+        (*WHEN, "--all-nodes", "--node", "gpu-7"),
+        (*WHEN, "--all-nodes", "--repeat", "yearly"),
+        (*WHEN, "--node-label", "rack"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_happens(nodes, run, words):
+    assert run("windows", "create", "w", *words).exit_code == ExitCode.USAGE
+    assert listed(run, "windows") == []
+
+
+def test_what_waits_for_an_open_window_is_explained_and_starts_after_it(nodes, scheduler, run):
+    scheduler.pool(cpu=16)
+    run("windows", "create", "w", "--start", at(-60), "--duration", "4h", "--all-nodes")
+    assert all(row["draining"] and row["in_window"] for row in listed(run, "nodes"))
+    scheduler.submit("训练", queue=True)
+    explained = listed(run, "explain", "训练")
+    assert explained["reason"] == "maintenance_window"
+    assert "维护窗口" in run("explain", "训练", "--lang", "zh").stdout
+    assert listed(run, "queue")[0]["reason"] == "maintenance_window"
+    refused = run("undrain", "gpu-7")
+    assert refused.exit_code == ExitCode.CONFLICT
+    assert "windows delete" in refused.stderr
+    run("windows", "delete", "w")
+    assert not any(row["draining"] for row in listed(run, "nodes"))
+    events = [row["kind"] for row in listed(run, "events", "--limit", "100")]
+    assert {"window_created", "window_ended", "drain_started", "drain_ended"} <= set(events)
+    calls = [row["call"] for row in listed(run, "audit")]
+    assert {"create_window", "delete_window"} <= set(calls)
