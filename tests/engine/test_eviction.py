@@ -302,6 +302,80 @@ def test_a_victim_that_ran_again_elsewhere_is_not_restarted_when_its_incoming_ag
     assert mesh.starts == {}
 
 
+def evicted_with_room_elsewhere():
+    """``low`` was evicted for ``high``, which does not run yet; there is room for it in pool ``q``."""
+    mesh = Mesh(pool("p", cpu=2), pool("q", cpu=2), nodes=[node("a", cpu=2), node("b", cpu=2)])
+    mesh.run("low", priority=0.0, cpu=2, class_key="c")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"request_id": "r"})
+    mesh.leave("low", saved=True)
+    return mesh
+
+
+def evict_again_for_a_client(mesh):
+    mesh.preempt(task_id="low", end_agent=True)
+
+
+def evict_again_for_another(mesh):
+    mesh.submit("other", "q", priority=9.0, cpu=2, class_key="c")
+
+
+@pytest.mark.parametrize("evict_again", [evict_again_for_a_client, evict_again_for_another])
+def test_a_victim_that_was_evicted_again_since_does_not_return_for_the_first_eviction(evict_again):
+    mesh = evicted_with_room_elsewhere()
+    mesh.run("low", "q", priority=0.0, cpu=2, class_key="c")
+    mesh.now += 1.0
+    evict_again(mesh)
+    mesh.leave("low", saved=True)
+    mesh.fail("high")
+    assert mesh.state.answers["r"].outcome.not_restarted == ("low",)
+    assert "low" not in mesh.starts
+    assert mesh.state.ended["low"].reason == "preempted"
+
+
+def test_a_second_eviction_that_was_in_vain_is_undone():
+    mesh = evicted_with_room_elsewhere()
+    mesh.fail("high")
+    mesh.report("low")
+    mesh.now += 1.0
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"request_id": "r2"})
+    mesh.leave("low", saved=True)
+    mesh.fail("high")
+    assert mesh.state.answers["r2"].outcome.restarted == ("low",)
+
+
+@pytest.mark.parametrize("condition", ["ok", "any", "fail"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_victim_by_whose_end_another_task_goes_does_not_return(condition, waits):
+    mesh = Mesh(pool("p", cpu=2), pool("q", cpu=2), nodes=[node("a", cpu=2), node("b", cpu=2)])
+    mesh.run("low", priority=0.0, cpu=2, class_key="c")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"request_id": "r"})
+    after = {"after": (f"{condition}:low",)}
+    if waits:
+        mesh.queue("next", "q", cpu=1, class_key="c", limits=after)
+    mesh.leave("low", saved=True)
+    if not waits:
+        mesh.queue("next", "q", cpu=1, class_key="c", limits=after)
+    has_gone_by_it = waits or condition != "ok"
+    assert mesh.refolded().preempted["low"].is_final is has_gone_by_it
+    assert mesh.rewritten().preempted["low"].is_final is has_gone_by_it
+    mesh.fail("high")
+    refused = mesh.state.answers["r"].outcome
+    ends = (refused.not_restarted, refused.restarted)
+    assert ends == ((("low",), ()) if has_gone_by_it else ((), ("low",)))
+
+
+def test_a_member_by_the_end_of_whose_array_another_task_goes_does_not_return():
+    mesh = Mesh(pool("p", cpu=2), pool("q", cpu=2), nodes=[node("a", cpu=2), node("b", cpu=2)])
+    mesh.queue("x", priority=0.0, cpu=2, class_key="c", run="m", limits={"array": "0"})
+    mesh.report("x[0]")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"request_id": "r"})
+    mesh.queue("next", "q", cpu=1, class_key="c", limits={"after": ("any:x",)})
+    mesh.leave("x[0]", saved=True)
+    assert "next" in mesh.starts
+    mesh.fail("high")
+    assert mesh.state.answers["r"].outcome.not_restarted == ("x[0]",)
+
+
 def test_a_lost_task_that_ran_again_elsewhere_is_not_rebuilt():
     mesh = Mesh(pool("p", cpu=2))
     mesh.run("t", cpu=2, class_key="c")

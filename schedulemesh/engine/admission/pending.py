@@ -174,9 +174,8 @@ def undo(
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
-    refused = _with_victims(
-        tx, submission, Refused(reason=reason, error_text=error, detail=detail), taken=taken
-    )
+    refused = Refused(reason=reason, error_text=error, detail=detail)
+    refused = _with_victims(tx, agent, submission, refused, taken=taken)
     leave(tx, agent)
     if lost_start is not None:
         requeue_lost_start(tx, lost_start, agent)
@@ -226,19 +225,19 @@ def put_back(tx: Transaction, agent: Agent, task: RunningTask | None) -> None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     hint = "" if task is not None else "; submit again, with queue=True to wait for it"
     refused = Refused(reason=Reason.PREEMPTION_FAILED, error_text=f"{WHY}{hint}")
-    refused = _with_victims(tx, submission, refused, taken=False)
+    refused = _with_victims(tx, agent, submission, refused, taken=False)
     if task is not None:
         requeue(tx, task, agent)
     answer_not_run(tx, submission, refused)
 
 
 def _with_victims(
-    tx: Transaction, submission: Submission, refused: Refused, *, taken: bool
+    tx: Transaction, agent: Agent, submission: Submission, refused: Refused, *, taken: bool
 ) -> Refused:
-    """The refusal of a start, after its victims run again, or wait, where that is possible."""
+    """The refusal of an agent's start, after its victims run again, or wait, where that is possible."""
     victims = tuple(candidate.task_id for candidate in submission.evicting)
     made: set[str] = set()
-    lost = tuple(t for t in victims if not _runs_again(tx, t, made, taken=taken))
+    lost = tuple(t for t in victims if not _runs_again(tx, agent, t, made, taken=taken))
     queued = tuple(t for t in victims if t in tx.state.queue.by_id and t not in lost)
     return msgspec.structs.replace(
         refused,
@@ -248,22 +247,34 @@ def _with_victims(
     )
 
 
-def _runs_again(tx: Transaction, task_id: str, made: set[str], *, taken: bool) -> bool:
-    """Have a victim run again, or join the queue where the room was ``taken`` or there is none; whether that
-    could be done.
+def _runs_again(
+    tx: Transaction, agent: Agent, task_id: str, made: set[str], *, taken: bool
+) -> bool:
+    """Have a victim of an agent run again, or join the queue where the room was ``taken`` or there is none;
+    whether that could be done.
 
     ``made`` names the agents that were made again already.
     """
     if _returned(tx.state, task_id):
         return True
     past = tx.state.preempted.get(task_id)
-    ended_task = tx.state.ended.get(task_id)
-    # One that has returned since may have been cancelled, or have ended otherwise.
-    if past is None or ended_task is None or ended_task.reason != TaskEndReason.PREEMPTED.value:
+    if past is None or past.is_final or not _ended_for(tx.state, agent, task_id):
         return False
     if taken:
         return requeue_victim(tx, past) or readmit(tx, past, made)
     return readmit(tx, past, made) or requeue_victim(tx, past)
+
+
+def _ended_for(state: MeshState, agent: Agent, task_id: str) -> bool:
+    """Whether a task has ended by its eviction for this start of an agent: it may have returned since, and
+    have been cancelled, or evicted by a client or for somebody else.
+    """
+    ended_task, record = state.ended.get(task_id), state.evictions.of_task(task_id)
+    if ended_task is None or ended_task.reason != TaskEndReason.PREEMPTED.value:
+        return False
+    if record is None or record.evictor is None or record.decided_at != agent.admitted_at:
+        return False
+    return record.evictor.agent_name == agent.spec.name
 
 
 def _nodes_of(state: MeshState, agent: Agent) -> tuple[str, ...]:

@@ -315,6 +315,8 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state_key: str | None = None
     #: Whether its task has run again since; then nothing can be restored, and its state is no longer kept.
     ran_again: bool = False
+    #: Whether a task that starts after it, or after its array, goes by its end, so that it cannot return.
+    is_final: bool = False
 
 
 class LostAgent(msgspec.Struct, frozen=True, kw_only=True):

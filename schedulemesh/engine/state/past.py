@@ -303,6 +303,16 @@ class Past:
         self.forget_ended(task_id)
         self._forget_lost_task(task_id)
 
+    def note_final(self, ended_id: str) -> None:
+        """A task goes by the end of this task or array: an eviction that was the end of it, or of a member,
+        stays one, even where it was in vain.
+        """
+        members = _like_members(ended_id, self.preempted) if ended_id in self._arrays.by_id else ()
+        for task_id in (ended_id, *members):
+            past = self.preempted.get(task_id)
+            if past is not None:
+                self.preempted[task_id] = msgspec.structs.replace(past, is_final=True)
+
     def note_lost(self, lost: LostAgent) -> None:
         """Remember a lost agent. A task that was lost with another one before belongs to this one now."""
         self._forget_lost(lost.spec.name)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from schedulemesh.domain.arrays import member_id, parse_indices
+from schedulemesh.domain.dependencies import dependency
+from schedulemesh.domain.task import FIRST_ATTEMPT
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.state.evictions import Evictions
@@ -68,6 +70,9 @@ class QueueFacts:
             self._queue.arrays.add(task.spec, agent.kind, agent.name)
         self._queue.add(task)
         self._past.note_queued(task.task_id)
+        if task.spec.after and task.attempts == FIRST_ATTEMPT:
+            for text in set(task.spec.after).difference(task.waits_for):
+                self._past.note_final(dependency(text).task_id)
         self._evictions.note_queued(task.task_id, fact.at)
 
     def _place_changed(self, fact: f.QueuePlaceChanged) -> None:
@@ -75,6 +80,7 @@ class QueueFacts:
 
     def _dependency_ended(self, fact: f.DependencyEnded) -> None:
         self._queue.note_end(fact.task_id, fact.state, fact.ready, fact.at)
+        self._past.note_final(fact.task_id)
 
     def _members_split(self, fact: f.ArrayMembersSplit) -> None:
         self._queue.split(fact.array_id, fact.indices)
