@@ -78,6 +78,7 @@ class SqlJournal:
         #: Keys of blobs that were stored since the last snapshot, so that the next one keeps them.
         self._young_blobs: set[str] = set()
         self._turn = threading.RLock()
+        self._is_closed = False
         self._lock: WriterLock | None = None
         self._high_mark: HighMark | None = None
         self._connection: JournalConnection | None = None
@@ -135,7 +136,7 @@ class SqlJournal:
             with self._transaction("be written") as connection:
                 if doubt:
                     self._forget_after(connection, self._last)
-                self._insert(connection, record, old_blobs, number)
+                replaced = self._insert(connection, record, old_blobs, number)
                 is_committing = True
             self._mark_height(number)
         except Exception as error:
@@ -147,6 +148,7 @@ class SqlJournal:
             raise
         self._last, self._doubt = number, False
         self._young_blobs |= old_blobs.keys()
+        self._damaged_blobs -= replaced
 
     def compact(
         self,
@@ -209,6 +211,7 @@ class SqlJournal:
     def close(self) -> None:
         """See Journal."""
         with self._turn:
+            self._is_closed = True
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
@@ -237,16 +240,20 @@ class SqlJournal:
         record: bytes,
         new_blobs: Mapping[str, bytes],
         number: int,
-    ) -> None:
-        """Write what is appended; nothing: test that it could be."""
+    ) -> set[str]:
+        """Write what is appended; nothing: test that it could be. The keys of damaged blobs that it replaces."""
         self._claim(connection, statements.ADVANCE, previous=self._last, number=number)
         if record:
             stored = {"number": number, "crc": zlib.crc32(record), "facts": record}
             connection.change(statements.INSERT_COMMIT, {"journal": self._id, **stored})
+        damaged = self._damaged_blobs & new_blobs.keys()
+        for key in damaged:
+            connection.change(statements.DROP_BLOB, {"journal": self._id, "key": key})
         for key, data in new_blobs.items():
             self._put_blob(connection, key, data, number)
         if not record and not new_blobs:
             self._write_something(connection)
+        return damaged
 
     def _row(self, connection: JournalConnection) -> _Row:
         rows = connection.rows(statements.JOURNAL, {"journal": self._id})
@@ -282,10 +289,7 @@ class SqlJournal:
     def _put_blob(self, connection: JournalConnection, key: str, data: bytes, number: int) -> None:
         one = {"journal": self._id, "key": key}
         stored_numbers = connection.rows(statements.BLOB_NUMBER, one)
-        if key in self._damaged_blobs:
-            self._damaged_blobs.discard(key)
-            connection.change(statements.DROP_BLOB, one)
-        elif stored_numbers:
+        if stored_numbers:
             # An update writes all bytes of the row, so it is done at most once per snapshot.
             if stored_numbers[0][0] <= self._base:
                 connection.change(statements.RENEW_BLOB, {**one, "number": number})
@@ -358,6 +362,9 @@ class SqlJournal:
             self._high_mark.write(HighWaterMark(epoch=self._epoch, last=last, writer=self._writer))
 
     def _connected(self) -> JournalConnection:
+        if self._is_closed:
+            # A thread that comes late would open it again, and hold the lock that a successor needs.
+            raise JournalError(f"the journal {self.address} was closed")
         if self.address.path is not None:
             self._check_same_file()
         if self._connection is None or not self._connection.is_open:

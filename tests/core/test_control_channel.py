@@ -55,6 +55,27 @@ def test_after_a_failure_of_any_kind_commands_are_requested_again(monkeypatch, c
     assert ("RuntimeError: unexpected" in caplog.text) is (type(error) is RuntimeError)
 
 
+@pytest.mark.parametrize("error", [RaySystemError("gone"), RuntimeError("unexpected")])
+def test_a_command_whose_result_cannot_be_sent_does_not_cost_the_next_one(monkeypatch, error):
+    """Both were given with one answer; nobody gives the second one again."""
+    monkeypatch.setattr(module, "_BEGIN_S", 0.0)
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+    supervisor = Supervisor(MessageError("not packed"))
+    commands = [Command(command_id=number, epoch=1, kind="ping") for number in (7, 8)]
+    answer = Future()
+    answer.set_result(pack(commands))
+    supervisor._polls = iter([lambda: SimpleNamespace(future=lambda: answer), supervisor._end])
+
+    def done(number, result):
+        if number == 7:
+            raise error
+        supervisor.results.append(number)
+
+    supervisor.command_done = SimpleNamespace(remote=done)
+    supervisor.channel._listen()
+    assert supervisor.results == [8]
+
+
 def test_after_a_failure_of_any_kind_the_next_phase_of_a_start_is_told(monkeypatch):
     monkeypatch.setattr(module, "_SLOW_S", 0.001)
     told = []

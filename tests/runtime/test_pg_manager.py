@@ -153,6 +153,50 @@ def test_removing_one_that_is_being_made_again_leaves_nothing(backend, groups):
     assert (backend.made, backend.by_id) == (2, {})
 
 
+def test_removing_one_that_is_being_made_after_another_removal_leaves_nothing(backend, groups):
+    """As after a recovery, which removes one on a wrong node while the engine orders it again."""
+
+    async def story():
+        await groups.create(order())
+        backend.control = held = HeldCalls("groups", "group")
+        first = asyncio.ensure_future(groups.remove("g"))
+        removed = await held.next("remove_group")
+        making = asyncio.ensure_future(groups.create(order()))
+        await asyncio.sleep(0)
+        removed.let()
+        await first
+        made = await held.next("create_group")
+        held.through.add("remove_group")
+        second = asyncio.ensure_future(groups.remove("g"))
+        await asyncio.sleep(0)
+        made.let()
+        await asyncio.gather(making, second)
+        assert await making is None
+
+    run(story())
+    assert (backend.made, backend.by_id) == (2, {})
+    assert groups.slot("g") is None
+
+
+def test_a_removal_that_waits_for_another_one_still_ends_the_wait_for_a_placement(backend, groups):
+    async def story():
+        await groups.create(order())
+        backend.full = {"a"}
+        backend.control = held = HeldCalls("groups", "group", "create_group", "nodes")
+        first = asyncio.ensure_future(groups.remove("g"))
+        removed = await held.next("remove_group")
+        making = asyncio.ensure_future(groups.create(order(wait_s=3600.0)))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(groups.remove("g"))
+        await asyncio.sleep(0)
+        removed.let()
+        held.through.add("remove_group")
+        await asyncio.gather(first, making, second)
+
+    run(story())
+    assert backend.by_id == {}
+
+
 def test_one_that_is_being_removed_is_not_made_again_after_that(backend, groups):
     async def story():
         await groups.create(order())

@@ -167,6 +167,26 @@ def test_stored_bytes_are_checked_against_their_hash(path):
     journal.close()
 
 
+def test_damaged_bytes_are_replaced_also_where_the_first_attempt_fails(path, monkeypatch):
+    journal = SqlJournal(path)
+    journal.begin()
+    write(journal, k=b"v")
+    execute(path, "UPDATE schedulemesh_blobs SET data = x'00'")
+    with pytest.raises(JournalError, match="are damaged"):
+        journal.blob(key_of(b"v"))
+
+    def put_and_fail(*args):
+        SqlJournal._put_blob(journal, *args)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch, pytest.raises(JournalError, match="disk is full"):
+        patch.setattr(journal, "_put_blob", put_and_fail)
+        write(journal, again=b"v")
+    write(journal, again=b"v")
+    assert journal.blob(key_of(b"v")) == b"v"
+    journal.close()
+
+
 def test_the_same_damage_is_copied_once_and_another_apart(path):
     path.write_bytes(b"")
     for _ in range(3):

@@ -345,3 +345,21 @@ def test_the_tables_of_a_file_are_those_of_the_schema(tmp_path):
     assert tables(file) == tables(described)
     described.dispose()
     file.dispose()
+
+
+def test_a_closed_journal_is_not_opened_again(path):
+    """Threads that note or read something may come late; what they opened would be closed by nobody."""
+    journal = SqlJournal(path)
+    journal.begin()
+    write(journal, ensured("a"), k=b"one")
+    journal.close()
+    for late in (
+        lambda: journal.put_note("clock", b"1"),
+        lambda: journal.blob(key_of(b"one")),
+        journal.blob_sizes,
+        journal.load,
+        lambda: journal.append(b"", {}),
+    ):
+        with pytest.raises(JournalError, match="was closed"):
+            late()
+    journal.close()

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 
@@ -197,6 +197,8 @@ class ControlChannel:
         #: The highest epoch of any supervisor that gave a command.
         self._epoch = 0
         self._starting: StartTeller | None = None
+        #: The last unexpected failure of a command that was logged.
+        self._logged_error = ""
 
     def begin_start(self) -> None:
         """Tell the supervisor from now on in which phase the start is, where it takes long."""
@@ -260,30 +262,42 @@ class ControlChannel:
         return SafePoint()
 
     def _listen(self) -> None:
-        logged_error = ""
         time.sleep(_BEGIN_S)
         while not self._ends:
-            try:
-                answer = fetched(self._poll())
-                for command in unpack(answer, list[Command]):
-                    if command.epoch < self._epoch:
-                        continue
-                    if command.epoch > self._epoch:
-                        # Metrics are kept in memory only, and this supervisor is a new one.
-                        self.metrics.send_again()
-                    self._epoch = command.epoch
-                    result = self._carry_out(command)
-                    # In the result, because Ray does not keep the order of two calls of an async actor.
-                    result = msgspec.structs.replace(result, metrics=self.metrics.newest())
-                    self._answer(command.command_id, result)
-            except (RayError, MessageError) as error:
-                logger.debug("no commands from the supervisor: %s", error)
-                time.sleep(_RETRY_S)
-            except Exception as error:  # without this thread no command would reach the agent
-                if repr(error) != logged_error:
-                    logged_error = repr(error)
-                    logger.exception("a command failed; the next ones are requested all the same")
-                time.sleep(_RETRY_S)
+            commands: list[Command] = []
+            with self._failures():
+                commands = unpack(fetched(self._poll()), list[Command])
+            # Each by itself: the supervisor does not give them again, and waits for the result of each.
+            for command in commands:
+                with self._failures():
+                    self._take(command)
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Survive what fails, without which no command would reach the agent, and wait a moment after it."""
+        try:
+            yield
+        except (RayError, MessageError) as error:
+            logger.debug("no answer from the supervisor: %s", error)
+            time.sleep(_RETRY_S)
+        except Exception as error:
+            if repr(error) != self._logged_error:
+                self._logged_error = repr(error)
+                logger.exception("a command failed; the next ones are requested all the same")
+            time.sleep(_RETRY_S)
+
+    def _take(self, command: Command) -> None:
+        """Carry out a command, unless it is of a former supervisor, and send its result."""
+        if command.epoch < self._epoch:
+            return
+        if command.epoch > self._epoch:
+            # Metrics are kept in memory only, and this supervisor is a new one.
+            self.metrics.send_again()
+        self._epoch = command.epoch
+        result = self._carry_out(command)
+        # In the result, because Ray does not keep the order of two calls of an async actor.
+        result = msgspec.structs.replace(result, metrics=self.metrics.newest())
+        self._answer(command.command_id, result)
 
     def _answer(self, command_id: int, result: CommandResult) -> None:
         """Send a result to the supervisor; a large state is sent before it in parts, one at a time."""

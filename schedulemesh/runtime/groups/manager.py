@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from schedulemesh.domain.placement import GroupShape
@@ -57,10 +58,12 @@ class Groups:
         self._creating: set[asyncio.Future[str]] = set()
         #: Whether all groups are being removed for good, so that none is created any more.
         self._is_leaving = False
-        #: A group is created or removed by one task at a time.
+        #: A group is created or removed by one task at a time. Its lock is there while any task has it or
+        #: waits for it, of which there are so many.
         self._locks: dict[str, asyncio.Lock] = {}
-        #: Groups that are to be removed; waiting for their placement ends.
-        self._removing: set[str] = set()
+        self._lock_users: Counter[str] = Counter()
+        #: How many removals of a group are under way; waiting for its placement ends.
+        self._removing: Counter[str] = Counter()
         self._changed = asyncio.Event()
         #: Groups that the journal does not know: see orphans.py.
         self.orphans: set[str] = set()
@@ -112,12 +115,10 @@ class Groups:
             return None
         self._ordered.add(order.group_id)
         try:
-            async with self._lock(order.group_id):
+            async with self._locked(order.group_id):
                 return await self._create(order)
         finally:
             self._ordered.discard(order.group_id)
-            if order.group_id not in self._slots:
-                self._locks.pop(order.group_id, None)
 
     async def _create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
         try:
@@ -135,13 +136,14 @@ class Groups:
 
     async def remove(self, group_id: str) -> None:
         """Remove the group, and return once Ray reports it as removed."""
-        self._removing.add(group_id)
+        self._removing[group_id] += 1
         try:
-            async with self._lock(group_id):
+            async with self._locked(group_id):
                 await self._withdraw(group_id)
         finally:
-            self._removing.discard(group_id)
-        self._locks.pop(group_id, None)
+            self._removing[group_id] -= 1
+            if not self._removing[group_id]:
+                del self._removing[group_id]
 
     async def vacate(
         self,
@@ -198,7 +200,7 @@ class Groups:
         Returns why that failed; None: it is there again, is to be removed, or was.
         """
         # A removal that is requested meanwhile comes after the creation: in between it would find nothing.
-        async with self._lock(order.group_id):
+        async with self._locked(order.group_id):
             if order.group_id not in self._slots:
                 return None  # a removal that was requested before has come first
             await self._withdraw(order.group_id)
@@ -283,9 +285,8 @@ class Groups:
         await self._remove_misplaced(late, endings)
 
     def _is_late(self, group_id: str, table: GroupTable) -> bool:
-        """Whether nobody knows of a group. Of those that are being created or removed the lock is taken."""
-        locked = {one for one, lock in self._locks.items() if lock.locked()}
-        known_ids = (table.by_id, self._slots, locked, self.orphans)
+        """Whether nobody knows of a group, or is creating or removing it."""
+        known_ids = (table.by_id, self._slots, self._locks, self.orphans)
         return not any(group_id in groups for groups in known_ids)
 
     async def _remove_unknown(self, group_id: str, view: GroupView) -> None:
@@ -385,8 +386,17 @@ class Groups:
         free = {view.node_id: view.free for view in await self._backend.nodes()}
         return f"not placed within {order.wait_s:g} s: {lacking(order, free)}"
 
-    def _lock(self, group_id: str) -> asyncio.Lock:
-        return self._locks.setdefault(group_id, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _locked(self, group_id: str) -> AsyncIterator[None]:
+        """Wait until every task that came before has created or removed the group, and keep others waiting."""
+        self._lock_users[group_id] += 1
+        try:
+            async with self._locks.setdefault(group_id, asyncio.Lock()):
+                yield
+        finally:
+            self._lock_users[group_id] -= 1
+            if not self._lock_users[group_id]:
+                del self._lock_users[group_id], self._locks[group_id]
 
 
 async def _without_journal() -> None:
