@@ -241,7 +241,7 @@ class SqlJournal:
         new_blobs: Mapping[str, bytes],
         number: int,
     ) -> set[str]:
-        """Write what is appended; nothing: test that it could be. The keys of damaged blobs that it replaces."""
+        """Write what is appended; nothing: test that it could be. Returns which damaged blobs it replaces."""
         self._claim(connection, statements.ADVANCE, previous=self._last, number=number)
         if record:
             stored = {"number": number, "crc": zlib.crc32(record), "facts": record}

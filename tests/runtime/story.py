@@ -30,7 +30,7 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.engine.messages import facts
 from schedulemesh.engine.messages.outcomes import Accepted, Queued, Refused
@@ -66,7 +66,7 @@ from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import differences
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
-from tests.runtime.fake_backend import FakeActor, FakeBackend, HeldCalls, Verdict
+from tests.runtime.fake_backend import OWN_NODE, FakeActor, FakeBackend, HeldCalls, Verdict
 from tests.runtime.story_jobs import LOOK_S, Drivers, JobEvents
 from tests.runtime.story_record import NODE_LABELS, FollowedJournal, Record
 from tests.runtime.story_tasks import CLASS, OWNER_LIMITS, TASK_EVENTS, TaskEvents
@@ -75,6 +75,8 @@ PRESERVER = b"a preserver"
 RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="it raised")
 NODE = parse_resources({"cpu": 4, "gpu": 2})
 NODES = tuple(NODE_LABELS)
+#: The node of the supervisor, which has nothing for others and is never lost without it.
+SUPERVISOR_NODE = NodeView(node_id=OWN_NODE, total=NOTHING, free=NOTHING, labels={})
 POOLS = {"p": 4, "q": 3, "g": 4, "w": 2}
 #: Pools that lend each other what is idle.
 COHORT = ("p", "q")
@@ -313,7 +315,7 @@ class Story(JobEvents, TaskEvents):
         self.record = Record(self.seen, self.broken)
         self.backend = StoryBackend(self.held, self.drivers)
         self.backend.unkillable = self.held.unkillable
-        self.backend.free = [view(name) for name in NODES]
+        self.backend.free = [SUPERVISOR_NODE, *map(view, NODES)]
         self.backend.start = self.started
         self.backend.built = self.built
         self.backend.handled = self.handled
@@ -688,6 +690,12 @@ class Story(JobEvents, TaskEvents):
         living = [actor for actor in self.backend.actors if actor.alive]
         if living:
             living[which % len(living)].alive = False
+
+    def end_actors_of(self, agent_name):
+        """The processes of an agent die."""
+        for actor in self.backend.actors:
+            if agent_of(actor) == agent_name:
+                actor.alive = False
 
     async def node_is_lost(self, node):
         self.backend.free = [one for one in self.backend.free if one.node_id != node]

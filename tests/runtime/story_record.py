@@ -91,6 +91,13 @@ class Record:
         self._alive = set()
         #: The agents of tasks as they were submitted.
         self.submitted = {}
+        #: Of each task that has not started yet, which others it starts after; and those by whose ends a task
+        #: has started, or was cancelled.
+        self.after = {}
+        self.gone_by = set()
+        #: For which agent, with its incarnation, a task was evicted last; and the agents that end in this step.
+        self.evicted_for = {}
+        self._ending = set()
         self._before = {
             q.TaskQueued: self._queued,
             q.ArrayMembersSplit: self._split,
@@ -105,6 +112,7 @@ class Record:
         """The facts of this record are durable."""
         try:
             self._alive = self.state.running.by_id.keys() | self.state.queue.by_id.keys()
+            self._ending = set()
             for fact in decode_facts(record):
                 if type(fact) in self._before:
                     self._before[type(fact)](fact)
@@ -130,16 +138,23 @@ class Record:
             return
         self._submitted(task, fact.submission.agent)
         awaited = {one.task_id: one.condition for one in map(dependency, task.after)}
+        self.after[task.task_id] = set(awaited)
         awaited = {task_id: how for task_id, how in awaited.items() if self.state.is_alive(task_id)}
         if awaited:
             self._seen["a task waited for others"] += 1
             self.awaited[task.task_id] = awaited
 
     def _returns(self, task):
-        """A task had ended with its eviction, which was in vain: it waits again."""
+        """A task had ended with its eviction, which was in vain: it waits or runs again. No other has evicted
+        it since, and no task goes by its end.
+        """
         past = self.state.ended[task.task_id]
         in_vain = past.reason == TaskEndReason.PREEMPTED.value
         self._insist(in_vain, f"{task.task_id} returns, and was {past}")
+        incomer = self.evicted_for[task.task_id]
+        self._insist(incomer in self._ending, f"{task.task_id} returns, evicted for {incomer}")
+        others = {task.task_id, task.array_id} & self.gone_by
+        self._insist(not others, f"{task.task_id} returns, and others went by {others}")
         self._seen["a task returned that was evicted in vain"] += 1
         if (one := self.arrays.get(task.array_id)) is not None:
             one.ended.pop(task.array_index)
@@ -148,17 +163,20 @@ class Record:
     def _submitted(self, task, agent):
         self.submitted[task.task_id] = agent
         self.awaited.pop(task.task_id, None)
+        self.gone_by.discard(task.task_id)
         self.never.discard(task.task_id)
         self.ready = [one for one in self.ready if one[0] != task.task_id]
         if task.array:
             for member in [one for one in self.submitted if one.startswith(f"{task.task_id}[")]:
                 del self.submitted[member]
+                self.gone_by.discard(member)
             self._seen["an array was queued"] += 1
             self.arrays[task.task_id] = ArrayRecord(task)
 
     def _check_order(self, task_id):
         """A task starts: all that it starts after have ended as they had to."""
         self._insist(task_id not in self.never, f"{task_id} has started, and never can")
+        self.gone_by |= self.after.pop(task_id, set())
         for other, how in self.awaited.pop(task_id, {}).items():
             # It has ended in this step, or not at all.
             end = None if self.state.is_alive(other) else self.state.end_of(other)
@@ -182,6 +200,7 @@ class Record:
         for task_id in [one for one in self.never if not self.state.is_alive(one)]:
             self._seen["a dependent was cancelled"] += 1
             self.never.discard(task_id)
+            self.gone_by |= self.after.pop(task_id, set())
             self._insist(
                 self.state.end_of(task_id) is EndState.CANCELLED,
                 f"{task_id} can never start, and was not cancelled",
@@ -237,6 +256,7 @@ class Record:
         self._seen["an array was full"] += len(one.running) == one.most
 
     def _agent_ended(self, fact):
+        self._ending.add((fact.agent_name, fact.incarnation))
         for one in self.arrays.values():
             one.running = {i: name for i, name in one.running.items() if name != fact.agent_name}
 
@@ -244,14 +264,21 @@ class Record:
 
     def _admitted(self, fact):
         task = fact.task
-        if task is not None and not task.array_id and not self.state.is_alive(task.task_id):
-            self._submitted(task, fact.agent)
+        if task is not None and not self.state.is_alive(task.task_id):
+            if self._was_evicted(task.task_id) and fact.attempts != FIRST_ATTEMPT:
+                self._returns(task)
+            elif not task.array_id:
+                self._submitted(task, fact.agent)
         self._check_owner(fact)
         self._check_alternative(fact)
         if task is not None:
             self._check_order(task.array_id or task.task_id)
             if task.array_id:
                 self._check_member(task, fact.agent.name, fact.state_key)
+
+    def _was_evicted(self, task_id):
+        past = self.state.ended.get(task_id)
+        return past is not None and past.reason == TaskEndReason.PREEMPTED.value
 
     def _check_owner(self, fact):
         """With the agent, its owner has no more than its limits."""
@@ -310,6 +337,9 @@ class Record:
 
     def _evicted(self, fact):
         task = self.state.running.by_id[fact.task_id]
+        agent = self.state.agents.get(fact.for_agent or "")
+        self._seen["a task was evicted again"] += fact.task_id in self.evicted_for
+        self.evicted_for[fact.task_id] = agent and (agent.spec.name, agent.incarnation)
         self._seen["an eviction of a member began"] += bool(task.spec.array_id)
         if fact.reason is PreemptionReason.TIME_LIMIT:
             self._seen["a task reached its time limit"] += 1

@@ -116,7 +116,39 @@ TASK_EVENTS = {
     "checkpoint": (24, {"which": range(48)}),
     "evict_checkpointed": (6, {"which": range(48)}),
     "preempt": (6, {"which": range(48), "whole": (True, True, False)}),
+    "victim": (
+        10,
+        {
+            "which": range(48),
+            "how": ("again", "again", "evict", "evict", "after", "fail", "fail", "delete"),
+            "condition": ("ok", "any", "fail"),
+        },
+    ),
 }
+
+#: A task that evicts others, and one that they may be.
+_INCOMER = {
+    "cpu": 3,
+    "gpu": 0,
+    "pinned": True,
+    "replicas": None,
+    "most": 0,
+    "parts": 0,
+    "job": False,
+    "ttl_s": None,
+    "queue": False,
+    "wait_s": None,
+    "labels": "",
+    "run": "",
+    "priority": 9.0,
+    "owner": "bob",
+    "retries": 0,
+    "on_preempted": "drop",
+    "max_run_s": None,
+    "on_time_limit": "",
+    "after": "",
+}
+_VICTIM = {**_INCOMER, "cpu": 2, "priority": 1.0, "owner": "ada"}
 
 
 def name_of(task_id):
@@ -346,6 +378,39 @@ class TaskEvents:
         """Evict one of the tasks whose state was acknowledged as saved; its own save may fail."""
         if tasks := sorted(self.checkpoints):
             self.evict(name_of(tasks[which % len(tasks)]), whole=True)
+
+    async def victim(self, which, how, condition):
+        """Something happens to a victim of an agent that does not run yet, or to that agent."""
+        agents = {} if self._state is None else self._state.agents
+        pairs = [
+            (name, victim.task_id)
+            for name, agent in sorted(agents.items())
+            if agent.submission is not None
+            for victim in agent.submission.evicting
+        ]
+        if not pairs:
+            for kind in (_VICTIM, _VICTIM, _INCOMER):
+                await self.wait(0.1)
+                await self.submit(which + BLIND, ("p", "q")[which % 2], **kind)
+            await self.hold(("agent_report",))  # so that it starts for a while
+            return
+        incomer, task_id = pairs[which % len(pairs)]
+        self.seen[f"a victim of one that does not run yet: {how}"] += 1
+        if how == "again" and "[" not in task_id:
+            task = self._task(name_of(task_id), "q", _VICTIM)
+            agent, _ = self._agent(name_of(task_id), "q", None, _VICTIM, job=False, run="")
+            self._submit(agent, task, queue=False, choose_node=True)
+        elif how == "after":
+            name = self._free_name(NAMES, which)
+            task = self._task(name, "q", _VICTIM, after=(f"{condition}:{task_id}",))
+            agent, _ = self._agent(name, "q", None, _VICTIM, job=False, run="")
+            self._submit(agent, task, queue=True, choose_node=True)
+        elif how == "evict":
+            self.evict(name_of(task_id), whole=True)
+        elif how == "fail":
+            self.end_actors_of(incomer)
+        else:
+            self.ask(DeleteAgent(agent_name=incomer))
 
     async def preempt(self, which, whole):
         self.evict(name_of(self._one_of(self._running(), which)), whole)

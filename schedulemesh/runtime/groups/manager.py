@@ -388,7 +388,7 @@ class Groups:
 
     @contextlib.asynccontextmanager
     async def _locked(self, group_id: str) -> AsyncIterator[None]:
-        """Wait until every task that came before has created or removed the group, and keep others waiting."""
+        """Wait until all that came before have created or removed the group, and let others wait."""
         self._lock_users[group_id] += 1
         try:
             async with self._locks.setdefault(group_id, asyncio.Lock()):
