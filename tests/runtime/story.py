@@ -67,8 +67,9 @@ from tests.engine.builders import differences
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import OWN_NODE, FakeActor, FakeBackend, HeldCalls, Verdict
+from tests.runtime.story_disk import FAILURES, StoryDisk, StoryJournal, check_stored
 from tests.runtime.story_jobs import LOOK_S, Drivers, JobEvents
-from tests.runtime.story_record import NODE_LABELS, FollowedJournal, Record
+from tests.runtime.story_record import NODE_LABELS, Record
 from tests.runtime.story_tasks import CLASS, OWNER_LIMITS, TASK_EVENTS, TaskEvents
 
 PRESERVER = b"a preserver"
@@ -141,7 +142,9 @@ STATE_BYTES = 4000
 #: Virtual seconds that a run takes, by the place of its process among all processes.
 RUN_S = (0.0, 0.5, 2.0, 8.0, 30.0)
 #: Facts after which a snapshot replaces them.
-SNAPSHOT_FACTS = 60
+SNAPSHOT_FACTS = 30
+#: Virtual seconds that each part of a snapshot takes, of which there are some twenty.
+SLICES_S = (0.0, 0.01, 0.1, 0.5)
 #: Virtual seconds that a process takes to save whose class comes to its safe points rarely.
 SLOW_S = 20.0
 
@@ -210,7 +213,9 @@ EVENTS = {
     "let_all": (2, {"verdict": tuple(Verdict)}),
     "refuse_starts": (1, {"calls": ((), (), ("start_agent",), ("kill_actor",))}),
     "wait": (24, {"seconds": (0.0, 0.1, 0.6, 3.0, 10.0, 40.0)}),
-    "crash": (1, {}),
+    "snapshots_take": (4, {"slice_s": SLICES_S}),
+    "disk_fails": (4, {"call": FAILURES, "times": (1, 1, 3)}),
+    "crash": (1, {"killed": (True, False)}),
     "succeed": (1, {}),
 }
 
@@ -313,6 +318,7 @@ class Story(JobEvents, TaskEvents):
         self.broken: list[str] = []
         self.drivers = Drivers(self.seen, self.broken)
         self.record = Record(self.seen, self.broken)
+        self.disk = StoryDisk(self.seen)
         self.backend = StoryBackend(self.held, self.drivers)
         self.backend.unkillable = self.held.unkillable
         self.backend.free = [SUPERVISOR_NODE, *map(view, NODES)]
@@ -321,6 +327,8 @@ class Story(JobEvents, TaskEvents):
         self.backend.handled = self.handled
         self.backend.waiting = lambda actor: actor in self.waiting
         self.service = None
+        #: The journal as the present supervisor has it.
+        self.journal: StoryJournal | None = None
         #: Former supervisors that live on.
         self.former = []
         #: The recovery of the present supervisor.
@@ -352,6 +360,7 @@ class Story(JobEvents, TaskEvents):
         self.polls: set[asyncio.Task] = set()
 
     async def begin(self):
+        asyncio.get_running_loop().snapshot_work = self.disk.work
         self.open_service()
         for name in POOLS:
             self.create_pool(name)
@@ -383,8 +392,9 @@ class Story(JobEvents, TaskEvents):
         self.ask(ListPools())
 
     def open_journal(self, *address, **how):
-        """A journal whose durable facts are followed."""
-        return FollowedJournal(self.opened(*address, **how), self.record)
+        """A journal on the story's disk."""
+        self.journal = StoryJournal(self.opened(*address, **how), self.disk, self.record, self.seen)
+        return self.journal
 
     @property
     def reactor(self):
@@ -759,13 +769,14 @@ class Story(JobEvents, TaskEvents):
     async def wait(self, seconds):
         await asyncio.sleep(seconds)  # virtual time
 
-    async def crash(self):
-        """The supervisor's process dies; clients repeat what was not answered to the next one. One that has
-        not recovered yet has nothing to lose.
+    async def crash(self, killed):
+        """The supervisor's process ends, or is killed, so that nothing more gets on its disk; clients repeat
+        what was not answered to the next one. One that has not recovered yet has nothing to lose.
         """
         if not self.has_recovered():
             return
-        self.seen["the supervisor crashed"] += 1
+        self.seen["the supervisor was killed" if killed else "the supervisor crashed"] += 1
+        self.journal.is_killed = killed
         requests, self.open = self.open, {}
         running = self.service._requests.running
         running.executor.stop_all()
@@ -777,10 +788,27 @@ class Story(JobEvents, TaskEvents):
             poll.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
         await running.reactor.close(destroy=False)
+        self.check_stored()
         self.backend.restarted = True
         self.open_service()
         for data in requests.values():
             self._send(data)
+
+    def check_stored(self):
+        """What the next supervisor will find."""
+        failing, self.disk.failing = self.disk.failing, Counter()
+        journal = self.opened(self.journal_file, must_exist=True)
+        try:
+            check_stored(journal, self.record.state)
+        finally:
+            journal.close()
+        self.disk.failing = failing
+
+    async def snapshots_take(self, slice_s):
+        self.disk.slice_s = slice_s
+
+    async def disk_fails(self, call, times):
+        self.disk.failing[call] += times
 
     async def succeed(self):
         """Ray takes the supervisor's process for dead and starts another, while the former one lives on; who
@@ -819,6 +847,7 @@ class Story(JobEvents, TaskEvents):
         self.held.refused, self.backend.full = set(), set()
         self.give_room()
         self.held.failing.clear()
+        self.disk.failing.clear()
         self.held.through |= CALLS
         self.held.unkillable.clear()
         self.drivers.run_on = False
@@ -846,6 +875,7 @@ class Story(JobEvents, TaskEvents):
         # A tick may have decided something while the commits before it were awaited.
         while running.reactor._writer.pending() is not None:
             await running.reactor.flushed()
+        check_stored(running.reactor._journal, self.record.state)
         refolded = running.reactor._journal.load().fold()
         # A time may have come since the last tick.
         for either in (refolded, state):

@@ -57,22 +57,6 @@ class ArrayRecord:
         return EndState.CANCELLED if EndState.CANCELLED in ends else EndState.COMPLETED
 
 
-class FollowedJournal:
-    """A journal whose facts are followed from now on once they are durable."""
-
-    def __init__(self, journal, record):
-        self._journal, self._record = journal, record
-
-    def append(self, record, blobs):
-        number = self._journal.append(record, blobs)
-        if record:
-            self._record.follow(record)
-        return number
-
-    def __getattr__(self, name):
-        return getattr(self._journal, name)
-
-
 class Record:
     """Follows durable facts, and notes what must never be in ``broken``."""
 
@@ -95,7 +79,7 @@ class Record:
         #: has started, or was cancelled.
         self.after = {}
         self.gone_by = set()
-        #: For which agent, with its incarnation, a task was evicted last; and the agents that end in this step.
+        #: For which agent, with its incarnation, a task was evicted last; and which agents end in this step.
         self.evicted_for = {}
         self._ending = set()
         self._before = {

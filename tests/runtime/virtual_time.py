@@ -14,8 +14,10 @@ from schedulemesh.runtime import reactor, request_socket, supervisor
 from schedulemesh.runtime.agents import command_queue, eviction, job_cleanup
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.groups import manager, warm_pool
+from schedulemesh.runtime.journal import snapshots
 from schedulemesh.runtime.services import agents, pools, restarts
 from schedulemesh.store import writer
+from tests.runtime.sliced_thread import encode_chunk
 
 #: The modules that read the monotonic clock.
 _TIMED = (
@@ -27,6 +29,7 @@ _TIMED = (
     pools,
     reactor,
     restarts,
+    snapshots,
     supervisor,
     warm_pool,
 )
@@ -53,15 +56,24 @@ class _Selector(selectors.DefaultSelector):
         return []
 
 
+async def _at_once(call):
+    return call()
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time advances only when nothing is left to do; threads' work runs inline."""
 
     def __init__(self):
         self._virtual = _Selector()
+        #: Does what snapshots have a thread do.
+        self.snapshot_work = _at_once
         super().__init__(self._virtual)
 
     def time(self):
         return self._virtual.now
+
+    async def in_thread_of_snapshots(self, call):
+        return await self.snapshot_work(call)
 
     def _write_to_self(self):
         """Nothing waits that would have to be woken."""
@@ -124,6 +136,8 @@ def running():
             patch.setattr(
                 module, "time", SimpleNamespace(monotonic=loop.time, perf_counter=loop.time)
             )
+        patch.setattr(snapshots, "encode_chunk", encode_chunk)
+        patch.setattr(snapshots, "in_thread", loop.in_thread_of_snapshots)
         patch.setattr(reactor, "GroupWriter", InlineWriter)
         patch.setattr(request_socket, "ListeningSocket", _NoSocket)
         patch.setattr(writer, "threading", SimpleNamespace(Thread=_NoThread))
