@@ -652,6 +652,8 @@ class Story(JobEvents, TaskEvents):
             self.wait_for_room(actor)
             return
         self.host(actor)
+        if actor.node_id == OWN_NODE:
+            return  # wherever its options say
         if all(node.node_id != actor.node_id for node in self.backend.free):
             return
         used = self.drivers.used_on(actor.node_id)
