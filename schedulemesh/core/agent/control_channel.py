@@ -274,13 +274,13 @@ class ControlChannel:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Survive what fails, without which no command would reach the agent, and wait a moment after it."""
+        """Survive what fails, and wait a moment after it."""
         try:
             yield
         except (RayError, MessageError) as error:
             logger.debug("no answer from the supervisor: %s", error)
             time.sleep(_RETRY_S)
-        except Exception as error:
+        except Exception as error:  # logged: without this thread no command would reach the agent
             if repr(error) != self._logged_error:
                 self._logged_error = repr(error)
                 logger.exception("a command failed; the next ones are requested all the same")
