@@ -51,13 +51,13 @@ def _row(gateway: Gateway, name: str) -> dict[str, Any]:
     from schedulemesh.api.pools import ListPools
     from schedulemesh.cli.exits import RefusedError
     from schedulemesh.domain.reasons import Reason
+    from schedulemesh.domain.sentences import did_you_mean, say
     from schedulemesh.engine.messages.outcomes import Refused
-    from schedulemesh.errors import nearest
     from schedulemesh.protocol.answers import Listed
 
     rows = {row["name"]: row for row in gateway.ask(ListPools(), Listed).rows}
     if name not in rows:
-        error = f"there is no pool {name!r}{nearest(name, rows)}"
+        error = say("no_such_pool", name=name, near=did_you_mean(name, rows))
         raise RefusedError(Refused(reason=Reason.POOL_NOT_FOUND, error_text=error))
     return rows[name]
 

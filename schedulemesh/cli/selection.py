@@ -193,21 +193,21 @@ def _in_history(gateway: Gateway, kind: NameOf, name: str) -> bool:
 def _refuse(gateway: Gateway, kind: NameOf, name: str) -> None:
     from schedulemesh.cli.exits import RefusedError
     from schedulemesh.domain.reasons import Reason
+    from schedulemesh.domain.sentences import did_you_mean, say
     from schedulemesh.engine.messages.outcomes import Refused
 
     names = sorted(_existing_names(gateway, kind))
-    reasons = {
-        NameOf.POOL: Reason.POOL_NOT_FOUND,
-        NameOf.COHORT: Reason.COHORT_NOT_FOUND,
-        NameOf.NODE: Reason.NODE_NOT_FOUND,
-    }
-    named = ", ".join(names) or "none yet"
-    are = f"`schedulemesh {kind.value}s` lists the {len(names)} that there are"
-    error = (
-        f"there is no {kind.value} {name!r}{nearest(name, names)}; "
-        f"{are if len(names) > _LISTED or kind is NameOf.NODE else f'{kind.value}s are: {named}'}"
-    )
-    raise RefusedError(Refused(reason=reasons[kind], error_text=error))
+    reason, code = {
+        NameOf.POOL: (Reason.POOL_NOT_FOUND, "no_such_pool"),
+        NameOf.COHORT: (Reason.COHORT_NOT_FOUND, "no_such_cohort"),
+        NameOf.NODE: (Reason.NODE_NOT_FOUND, "no_such_node"),
+    }[kind]
+    if len(names) > _LISTED or kind is NameOf.NODE:
+        others = say("listed_by", command=f"{kind.value}s", count=len(names))
+    else:
+        others = say("there_are", names=tuple(names) or (say("none_yet"),))
+    missing = say(code, name=name, near=did_you_mean(name, names))
+    raise RefusedError(Refused(reason=reason, error_text=say("parts", parts=[missing, others])))
 
 
 def _filters(listing: Listing, select: Select) -> list[_Filter]:

@@ -13,10 +13,12 @@ from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing
 from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import labels
+from schedulemesh.domain.reasons import Reason
 
 if TYPE_CHECKING:
     from schedulemesh.api.states import RestoreTask, SaveTaskState
     from schedulemesh.cli.gateway import Gateway
+    from schedulemesh.domain.sentences import Sentence
     from schedulemesh.protocol.answers import Response, SavedBytes
 
 app = typer.Typer()
@@ -51,6 +53,7 @@ def save(target: Target, output: Output, tasks: Tasks) -> int:
     """Save the states of running tasks, which go on."""
     from schedulemesh.api.states import SaveTaskState
     from schedulemesh.cli.changes import change_each
+    from schedulemesh.domain.sentences import say
     from schedulemesh.protocol.answers import SavedBytes
 
     names: list[str] = []
@@ -61,7 +64,7 @@ def save(target: Target, output: Output, tasks: Tasks) -> int:
 
     def saved(answer: SavedBytes) -> str:
         if answer.state is None:
-            raise _refused(f"task {names[-1]!r} does not run, so there is no state to save")
+            raise _refused(Reason.TASK_NOT_FOUND, say("nothing_to_save", task=names[-1]))
         return f"state saved, {len(answer.state):,} bytes"
 
     return change_each(target, output, tasks, request, SavedBytes, saved)
@@ -85,12 +88,13 @@ def _restoring(gateway: Gateway, task_id: str) -> RestoreTask:
     from schedulemesh.api.states import GetSavedState, RestoreTask
     from schedulemesh.api.values import client_name
     from schedulemesh.domain.saved_state import SavedState
+    from schedulemesh.domain.sentences import say
     from schedulemesh.protocol.agents import unpack
     from schedulemesh.protocol.answers import SavedBytes
 
     stored = gateway.ask(GetSavedState(task_id=task_id), SavedBytes).state
     if stored is None:
-        raise _refused(f"no state of task {task_id!r} is stored", "list_saved_states")
+        raise _refused(Reason.STATE_NOT_FOUND, say("no_saved_state", task=task_id))
     return RestoreTask(
         saved=unpack(stored, SavedState), client=client_name(), request_id=uuid.uuid4().hex
     )
@@ -104,11 +108,8 @@ def _restored(answer: Response) -> str:
     return "queued again" if isinstance(answer.outcome, Queued) else "runs again"
 
 
-def _refused(error: str, hint: str = "") -> Exception:
+def _refused(reason: Reason, error: Sentence) -> Exception:
     from schedulemesh.cli.exits import RefusedError
-    from schedulemesh.domain.reasons import Reason
     from schedulemesh.engine.messages.outcomes import Refused
 
-    reason = Reason.STATE_NOT_FOUND if hint else Reason.TASK_NOT_FOUND
-    hint = f"{hint} lists the tasks that have one" if hint else ""
-    return RefusedError(Refused(reason=reason, error_text=error, hint_text=hint))
+    return RefusedError(Refused(reason=reason, error_text=error))

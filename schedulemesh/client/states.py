@@ -29,6 +29,7 @@ from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskSpec, task_row
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Done, Refused
@@ -68,7 +69,7 @@ class StateCalls(SchedulerObject):
         Returns ``saved_state``, or a refusal: ``task_not_found``, ``save_failed`` or ``state_too_large``.
         """
         name = parse_name(task_id, "task_id")
-        error = f"task {name!r} is not running, so there is no state to save"
+        error = say("nothing_to_save", task=name)
         absent = Refused(reason=Reason.TASK_NOT_FOUND, error_text=error)
         return self._saved_state(SaveTaskState(task_id=name), absent)
 
@@ -78,10 +79,7 @@ class StateCalls(SchedulerObject):
         Refused with ``state_not_found`` where none is stored.
         """
         name = parse_name(task_id, "task_id")
-        error = (
-            f"no saved state of task {name!r}: it has not been saved, its saving failed (see save_error in "
-            "list_preemptions), or its state was deleted"
-        )
+        error = say("no_saved_state", task=name)
         absent = Refused(reason=Reason.STATE_NOT_FOUND, error_text=error)
         return self._saved_state(GetSavedState(task_id=name), absent)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from schedulemesh.domain.sentences import Sentence, say
+
 #: Characters of the shortest beginning of an id.
 _LEAST = 4
 #: Ids that an error names.
@@ -50,14 +52,15 @@ def nodes_named(name: str, nodes: Mapping[str, Iterable[str]]) -> list[str]:
     return sorted(node_id for node_id in nodes if name and node_id.startswith(name))
 
 
-def unknown_node(name: str, named: Collection[str], nodes: Collection[str]) -> str:
+def unknown_node(name: str, named: Collection[str], nodes: Collection[str]) -> Sentence:
     """The sentence that a name means no node, or several."""
     if named:
-        return f"node {name!r} may be {_listed(named)}; give its name or more of the id"
-    return f"there is no node {name!r}; nodes are: {_listed(nodes) or 'none yet'}"
+        return say("several_nodes", node=name, nodes=_listed(named))
+    return say("no_node", node=name, nodes=_listed(nodes) if nodes else say("none_yet"))
 
 
-def _listed(node_ids: Collection[str]) -> str:
-    shown = sorted(node_ids)
-    more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
-    return ", ".join(shown[:_NAMED]) + more
+def _listed(node_ids: Collection[str]) -> Sentence:
+    names, more = tuple(sorted(node_ids)), len(node_ids) - _NAMED
+    if more > 0:
+        return say("names_and_others", names=names[:_NAMED], count=more)
+    return say("names", names=names)

@@ -309,7 +309,7 @@ class _Calls:
             if listing.row is NodeInfo:
                 nodes = {row["node_id"]: (row["host"], row["address"]) for row in rows}
                 named = nodes_named(name, nodes)
-                error = unknown_node(name, named, nodes)
+                error = str(unknown_node(name, named, nodes))
                 name = named[0] if len(named) == 1 else name
             for row in rows:
                 if row[key] == name:

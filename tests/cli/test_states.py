@@ -38,8 +38,8 @@ def test_a_state_is_saved_listed_and_restored(filled, run):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("save nope", ExitCode.NOT_FOUND, "task 'nope' does not run"),
-        ("restore nope", ExitCode.NOT_FOUND, "no state of task 'nope' is stored"),
+        ("save nope", ExitCode.NOT_FOUND, "task 'nope' is not running"),
+        ("restore nope", ExitCode.NOT_FOUND, "no saved state of task 'nope'"),
         ("restore one", ExitCode.CONFLICT, "one"),
         ("states -f status=gone", ExitCode.USAGE, "it may be running, preempted, lost"),
         ("evaluate --pool nope", ExitCode.NOT_FOUND, "there is no pool 'nope'"),

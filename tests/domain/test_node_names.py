@@ -32,9 +32,9 @@ def test_a_name_is_an_id_then_a_host_name_or_an_address_then_the_beginning_of_an
 
 def test_what_names_no_node_or_several_is_said_with_those_that_there_are():
     many = [f"node-{n}" for n in range(9)]
-    assert unknown_node("x", [], []) == "there is no node 'x'; nodes are: none yet"
-    assert "node-4 and 4 more" in unknown_node("x", [], many)
+    assert str(unknown_node("x", [], [])) == "there is no node 'x'; nodes are: none yet"
+    assert "node-4 and 4 others" in str(unknown_node("x", [], many))
     assert (
-        unknown_node("2", ["24", "23"], many)
+        str(unknown_node("2", ["24", "23"], many))
         == "node '2' may be 23, 24; give its name or more of the id"
     )

@@ -1,4 +1,6 @@
-"""What refusals of changes say: of pools, cohorts, nodes, agents, tokens, and of tasks that run."""
+"""What refusals say of changes to pools, cohorts, nodes, agents, tokens and running tasks, and of results,
+saved states and the history.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +103,10 @@ _NODES: Mapping[str, tuple[str, str]] = {
         "there are {most} maintenance windows already; delete some",
         "已有 {most} 个维护窗口；请先删除一些",
     ),
+    "several_nodes": (
+        "node {node!r} may be {nodes}; give its name or more of the id",
+        "节点 {node!r} 可能是 {nodes}；请写出它的名称，或 ID 的更多字符",
+    ),
     "drain_of_ray": (
         "Ray drains node {node!r}; a drain by Ray cannot be taken back",
         "节点 {node!r} 由 Ray 排空；Ray 的排空不能撤回",
@@ -180,6 +186,30 @@ _TASKS: Mapping[str, tuple[str, str]] = {
         "no task {task!r} is running; it has ended or was never registered",
         "没有运行中的任务 {task!r}；它已结束，或从未登记",
     ),
+    "no_task_runs": ("no task {task!r} is running{further}", "没有运行中的任务 {task!r}{further}"),
+    "as_it_waits": (": it waits in the queue", "：它在排队"),
+    "on_agent": (" on agent {agent!r}", "（在 Agent {agent!r} 上）"),
+    "nor_agent": (", and there is no agent of that name", "，也没有这个名称的 Agent"),
+    "no_task_lives": (
+        "there is no task {task!r}; it has ended or was never submitted",
+        "没有任务 {task!r}；它已结束，或从未提交",
+    ),
+    "no_member_waits": (
+        "no member that is meant by {members!r} waits in the queue: they run or have ended",
+        "{members!r} 所指的成员都不在队列中：它们在运行，或已结束",
+    ),
+    "lease_ended": (
+        "lease {lease!r} has ended ({why:code})",
+        "租约 {lease!r} 已结束（{why:code}）",
+    ),
+    "no_lease": (
+        "there is no lease {lease!r}: it was never requested, or it ended long ago",
+        "没有租约 {lease!r}：从未申请过，或早已结束",
+    ),
+    "request_failed": (
+        "the scheduler failed at this request: {error}; its log says where",
+        "调度器处理这个请求时出错：{error}；详见它的日志",
+    ),
     "no_task": ("there is no task {task!r}", "没有任务 {task!r}"),
     "cancelled_in_queue": (
         "task {task!r} was cancelled while it waited in the queue",
@@ -192,6 +222,13 @@ _TASKS: Mapping[str, tuple[str, str]] = {
         ),
         "没有数组 {array!r}{near}：它从未提交过，是单个任务，或结束太久，已没有记录",
     ),
+    "no_task_on_record": (
+        (
+            "there is no task {task!r}: it was never submitted, its submission was refused, or it ended "
+            "before the last {count:,} tasks that have ended"
+        ),
+        "没有任务 {task!r}：它从未提交过，提交被拒绝，或在最近结束的 {count:,} 个任务之前就已结束",
+    ),
     "not_resubmittable_by_us": (
         (
             "task {task!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
@@ -201,6 +238,75 @@ _TASKS: Mapping[str, tuple[str, str]] = {
             "任务 {task!r} 不是通过 ScheduleMesh 提交的（或已没有它被抢占的记录），"
             "所在资源池也没有恢复函数，无法再次启动"
         ),
+    ),
+}
+_RESULTS: Mapping[str, tuple[str, str]] = {
+    "no_result_yet": (
+        "task {task!r} has no result yet: it is {state:code}",
+        "任务 {task!r} 还没有结果：{state:code}",
+    ),
+    "no_result_yet_hint": (
+        "wait([{task!r}]) returns when it has ended",
+        "wait([{task!r}]) 在它结束时返回",
+    ),
+    "result_expired": (
+        "the result of task {task!r} is no longer kept",
+        "任务 {task!r} 的结果已不再保留",
+    ),
+    "ended_without_result": (
+        "task {task!r} has no result: it was {state:code}{why}{cause}",
+        "任务 {task!r} 没有结果：{state:code}{why}{cause}",
+    ),
+    "ended_because": (" ({reason:code})", "（{reason:code}）"),
+    "ended_with_error": (". {error}", "。{error}"),
+    "history_unreadable": ("the history cannot be read: {why}", "无法读取历史：{why}"),
+    "history_is_off": (
+        "it is switched off (HistorySettings.enabled)",
+        "它已关闭（HistorySettings.enabled）",
+    ),
+}
+_SAVED_STATES: Mapping[str, tuple[str, str]] = {
+    "was_not_saved": ("task {task!r} was not saved: {why}", "任务 {task!r} 的状态没有保存：{why}"),
+    "task_has_references": (
+        "task {task!r} had object references within its arguments and cannot be rebuilt",
+        "任务 {task!r} 的参数中有对象引用，无法重建",
+    ),
+    "is_still_preempted": (
+        (
+            "task {task!r} is still being preempted, and can be restored when its agent {agent!r} has "
+            "ended"
+        ),
+        "任务 {task!r} 仍在被抢占；它的 Agent {agent!r} 结束后才能恢复",
+    ),
+    "is_still_preempted_hint": (
+        "call restore_task again in a moment",
+        "请稍后再次调用 restore_task",
+    ),
+    "nothing_to_save": (
+        "task {task!r} is not running, so there is no state to save",
+        "任务 {task!r} 没有在运行，没有可保存的状态",
+    ),
+    "no_saved_state": (
+        (
+            "no saved state of task {task!r}: it has not been saved, its saving failed (see save_error in "
+            "list_preemptions), or its state was deleted"
+        ),
+        (
+            "没有任务 {task!r} 的已保存状态：从未保存过，保存失败（见 list_preemptions 的 save_error），"
+            "或状态已删除"
+        ),
+    ),
+    "no_state_of_eviction": (
+        "no state of task {task!r} is stored: when it was evicted, {why}",
+        "没有任务 {task!r} 的状态：被抢占时，{why}",
+    ),
+    "no_state_of_eviction_hint": (
+        "list_preemptions has the record of that eviction",
+        "这次抢占的记录见 list_preemptions",
+    ),
+    "restorer_failed": (
+        "the restorer of pool {pool!r} failed for task {task!r}: {why}",
+        "资源池 {pool!r} 的恢复函数在恢复任务 {task!r} 时失败：{why}",
     ),
 }
 _TOKENS: Mapping[str, tuple[str, str]] = {
@@ -230,4 +336,12 @@ _TOKENS: Mapping[str, tuple[str, str]] = {
     "none": ("none", "无"),
 }
 
-CHANGES: Mapping[str, tuple[str, str]] = {**_POOLS, **_NODES, **_AGENTS, **_TASKS, **_TOKENS}
+CHANGES: Mapping[str, tuple[str, str]] = {
+    **_POOLS,
+    **_NODES,
+    **_AGENTS,
+    **_TASKS,
+    **_RESULTS,
+    **_SAVED_STATES,
+    **_TOKENS,
+}

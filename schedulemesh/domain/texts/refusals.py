@@ -12,6 +12,14 @@ _POOLS: Mapping[str, tuple[str, str]] = {
     "did_you_mean": (" (did you mean {name!r}?)", "（是不是 {name!r}？）"),
     "pool_was_renamed": (", which was renamed to {name!r}", "，它已改名为 {name!r}"),
     "none_yet": ("none yet", "还没有"),
+    "no_such_pool": ("there is no pool {name!r}{near}", "没有资源池 {name!r}{near}"),
+    "no_such_cohort": ("there is no cohort {name!r}{near}", "没有共享组 {name!r}{near}"),
+    "no_such_node": ("there is no node {name!r}{near}", "没有节点 {name!r}{near}"),
+    "there_are": ("there are: {names:, }", "现有：{names:、}"),
+    "listed_by": (
+        "`schedulemesh {command}` lists the {count} that there are",
+        "现有的 {count} 个见 `schedulemesh {command}`",
+    ),
     "names_and_others": ("{names:, } and {count:,} others", "{names:、}等，另有 {count:,} 个"),
     "pool_drains": (
         "pool {pool!r} is drained, so nothing new starts in it",
@@ -244,6 +252,28 @@ _SHORT: Mapping[str, tuple[str, str]] = {
     "unknown_ray_job": ("a Ray job that is not known yet", "尚未识别的 Ray 作业"),
     "namespace": (" (namespace {namespace!r})", "（命名空间 {namespace!r}）"),
     "more_rivals": ("others wait too", "还有其他作业也在等"),
+    "gave_way_to_owner": (
+        "it would have borrowed, and gave way to a task of a pool that gets its own quota back",
+        "它本要借用配额，现让位给收回自有配额的资源池的任务",
+    ),
+    "gave_way_to_owner_hint": (
+        "submit it again, with queue=True to wait for the quota",
+        "请重新提交；加 queue=True 可等待配额",
+    ),
+    "class_not_loaded_in_time": (
+        "the class did not load, so nobody was evicted for it: {why}",
+        "类没有按时加载，因此没有为它抢占任何任务：{why}",
+    ),
+    "class_cannot_be_loaded": (
+        "the class cannot be loaded, so nobody was evicted for it: {why}",
+        "类无法加载，因此没有为它抢占任何任务：{why}",
+    ),
+    "already_adopted": (
+        "Ray job {job!r} is adopted already, {by}",
+        "Ray 作业 {job!r} 已被接管{by}",
+    ),
+    "by_task": ("as task {tasks:, }", "，任务为 {tasks:、}"),
+    "by_ending_task": ("by a task that is ending", "，接管它的任务正在结束"),
     "queue_comes_first": (
         "there is room in pool {pool!r}, but tasks that wait come first",
         "资源池 {pool!r} 有空闲资源，但排队中的任务优先",

@@ -336,9 +336,9 @@ def _adopted(state: MeshState, ray_job_id: str) -> Refused | None:
     """The refusal of a Ray job that is a task already: two tasks would both claim what it holds."""
     for agent in state.agents.values():
         if agent.spec.payload.adopts == ray_job_id:
-            tasks = ", ".join(repr(task_id) for task_id in state.running.on_agent(agent.spec.name))
-            what = f"as task {tasks}" if tasks else "by a task that is ending"
-            error = f"Ray job {ray_job_id!r} is adopted already, {what}"
+            tasks = state.running.on_agent(agent.spec.name)
+            by = say("by_task", tasks=tuple(tasks)) if tasks else say("by_ending_task")
+            error = say("already_adopted", job=ray_job_id, by=by)
             return Refused(reason=Reason.DUPLICATE_TASK, error_text=error)
     return None
 

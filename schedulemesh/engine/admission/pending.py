@@ -17,6 +17,7 @@ from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReas
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit, requeue_victim
@@ -203,7 +204,7 @@ def start_cancelled(tx: Transaction, agent: Agent, ending: Ending) -> None:
         task = task_without_room(tx.state, agent, Reason.PREEMPTION_FAILED)
         reason = EndReason.START_FAILED
     gives_way = return_of(task, ReturnReason.QUOTA_TAKEN_BACK)
-    _terminate(tx, agent, reason, WHY, returns=gives_way)
+    _terminate(tx, agent, reason, str(WHY), returns=gives_way)
     leave(tx, agent, ending.destroy_group)
     hand_on(tx, ending.waiters, agent.shares)
     put_back(tx, agent, task)
@@ -223,8 +224,8 @@ def put_back(tx: Transaction, agent: Agent, task: RunningTask | None) -> None:
     submission = agent.submission
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
-    hint = "" if task is not None else "; submit again, with queue=True to wait for it"
-    refused = Refused(reason=Reason.PREEMPTION_FAILED, error_text=f"{WHY}{hint}")
+    hint = "" if task is not None else say("gave_way_to_owner_hint")
+    refused = Refused(reason=Reason.PREEMPTION_FAILED, error_text=WHY, hint_text=hint)
     refused = _with_victims(tx, agent, submission, refused, taken=False)
     if task is not None:
         requeue(tx, task, agent)

@@ -171,7 +171,7 @@ def _change_members(
     running = selection.running() if stimulus.priority is not None else []
     task_ids = [*entry_ids, *selection.waiting(), *running]
     if not task_ids:
-        error = f"no member that is meant by {stimulus.task_id!r} waits in the queue: they run or have ended"
+        error = say("no_member_waits", members=stimulus.task_id)
         return Refused(reason=Reason.NOT_QUEUED, error_text=error)
     changed = False
     for task_id in reversed(task_ids) if stimulus.to_front else task_ids:

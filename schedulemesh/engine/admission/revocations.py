@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission.groups import end as end_group
 from schedulemesh.engine.admission.groups import leave
 from schedulemesh.engine.admission.requeue import return_of, task_without_room
@@ -25,7 +26,7 @@ from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.transaction import Transaction
 
 #: Why a start was cancelled.
-WHY = "it would have borrowed, and gave way to a task of a pool that gets its own quota back"
+WHY = say("gave_way_to_owner")
 
 
 def revoke(tx: Transaction, agent_names: Iterable[str]) -> None:
@@ -48,7 +49,7 @@ def _remove(tx: Transaction, agent: Agent) -> None:
             incarnation=agent.incarnation,
             at=tx.now,
             reason=EndReason.START_FAILED,
-            error=WHY,
+            error=str(WHY),
             returned=return_of(task, ReturnReason.QUOTA_TAKEN_BACK),
         )
     )

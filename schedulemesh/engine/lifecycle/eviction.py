@@ -7,7 +7,7 @@ import msgspec
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.sentences import say
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.preempted import task_preempted
@@ -73,13 +73,14 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
 
 def _not_running(state: MeshState, stimulus: s.PreemptionRequested) -> Refused:
     """The refusal of a name that no running task has, nor an agent where one was meant."""
-    error = f"no task {stimulus.task_id!r} is running"
+    further: Text = ""
     if stimulus.task_id in state.queue.by_id:
-        error += ": it waits in the queue"
+        further = say("as_it_waits")
     elif stimulus.agent_name is not None:
-        error += f" on agent {stimulus.agent_name!r}"
+        further = say("on_agent", agent=stimulus.agent_name)
     elif stimulus.end_agent:
-        error += ", and there is no agent of that name"
+        further = say("nor_agent")
+    error = say("no_task_runs", task=stimulus.task_id or "", further=further)
     return Refused(reason=Reason.TASK_NOT_FOUND, error_text=error)
 
 

@@ -81,7 +81,7 @@ def _change_one(tx: Transaction, stimulus: TimeLimitRequested) -> RequestOutcome
     state, task_id = tx.state, stimulus.task_id
     task = state.running.by_id.get(task_id) or state.queue.by_id.get(task_id)
     if task is None:
-        error = f"there is no task {task_id!r}; it has ended or was never submitted"
+        error = say("no_task_lives", task=task_id)
         return Refused(reason=Reason.TASK_NOT_FOUND, error_text=error)
     agent = state.agents.get(task.agent_name) if isinstance(task, RunningTask) else None
     pool_name = task.spec.pool_name if agent is None else agent.spec.pool_name

@@ -14,6 +14,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskSpec, TaskState
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.eviction import attempt_of, task_in
@@ -176,13 +177,13 @@ class Eviction:
                 # The caller can retry, so it does not wait for a journal that cannot be written.
                 step = await self._keep(saved, self._reactor.step)
             except StateTooLargeError as large:
-                error = f"task {self.task_id!r}: {large}"
-                return Refused(reason=Reason.STATE_TOO_LARGE, error_text=error)
+                return self._refused_state(Reason.STATE_TOO_LARGE, str(large))
             return saved if step.facts else await self._kept_instead(saved)
         reason = Reason.STATE_TOO_LARGE if saved.too_large else Reason.SAVE_FAILED
-        return Refused(
-            reason=reason, error_text=f"task {self.task_id!r} was not saved: {saved.error}"
-        )
+        return self._refused_state(reason, saved.error)
+
+    def _refused_state(self, reason: Reason, why: str) -> Refused:
+        return Refused(reason=reason, error_text=say("was_not_saved", task=self.task_id, why=why))
 
     async def _kept_instead(self, saved: SavedState) -> SavedState | None:
         """What answers for a state that was not stored: a newer one that was, or itself where nothing could

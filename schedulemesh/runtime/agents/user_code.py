@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.agents import Handled, MessageError, line_and_traceback, unpack
@@ -65,7 +66,7 @@ class UserCode:
         except BackendTimeoutError as late:
             return Refused(
                 reason=Reason.AGENT_START_TIMEOUT,
-                error_text=f"the class did not load, so nobody was evicted for it: {late}",
+                error_text=say("class_not_loaded_in_time", why=str(late)),
             )
         except (BackendError, MessageError) as died:
             error = str(died)
@@ -74,7 +75,7 @@ class UserCode:
             line, detail = line_and_traceback(error)
             return Refused(
                 reason=Reason.AGENT_START_FAILED,
-                error_text=f"the class cannot be loaded, so nobody was evicted for it: {line}",
+                error_text=say("class_cannot_be_loaded", why=line),
                 detail=detail,
             )
         await self._reactor.step(s.ClassProbed(class_key=class_key))

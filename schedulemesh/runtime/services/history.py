@@ -10,6 +10,7 @@ import msgspec
 
 from schedulemesh.api.history import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import Details, Refusal, details
@@ -102,7 +103,7 @@ class HistoryService:
         """The answer of a query, with how many commits of the journal the history does not contain yet."""
         history = self._history
         if history is None:
-            return _unavailable("it is switched off (HistorySettings.enabled)")
+            return _unavailable(say("history_is_off"))
         behind = await history.caught_up(patience_s)
         try:
             return details(await history.read(look) | {"behind": behind})
@@ -130,9 +131,6 @@ def _events(
     return {"events": rows, "cursor": cursor, "gap": gap}
 
 
-def _unavailable(why: str) -> Refusal:
-    return Refusal(
-        refused=Refused(
-            reason=Reason.HISTORY_UNAVAILABLE, error_text=f"the history cannot be read: {why}"
-        )
-    )
+def _unavailable(why: Text) -> Refusal:
+    error = say("history_unreadable", why=why)
+    return Refusal(refused=Refused(reason=Reason.HISTORY_UNAVAILABLE, error_text=error))

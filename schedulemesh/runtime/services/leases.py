@@ -10,6 +10,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
@@ -97,7 +98,7 @@ class LeaseService(Service):
             or not isinstance(agent.payload, LeasePayload)
             or self._is_another(request)
         ):
-            error = f"lease {request.task_id!r} has ended ({view.reason or view.state})"
+            error = say("lease_ended", lease=request.task_id, why=view.reason or view.state)
             return Refused(reason=Reason.LEASE_ENDED, error_text=error)
         return agent
 
@@ -213,7 +214,7 @@ class LeaseService(Service):
         if status["state"] == "unknown" or (
             agent is not None and not isinstance(agent.payload, LeasePayload)
         ):
-            error = f"there is no lease {task_id!r}: it was never requested, or it ended long ago"
+            error = say("no_lease", lease=task_id)
             return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error_text=error))
         placed = None if task is None else state.agents.get(task.agent_name)
         group_id = None if placed is None else placed.group_id

@@ -12,6 +12,7 @@ from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.windows import CreateWindow
 from schedulemesh.domain.node_names import nodes_named, unknown_node
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.metrics.values import Family
@@ -191,5 +192,5 @@ class RequestService(Service):
 def _failed(request: Call, error: Exception) -> Refusal:
     """The answer to a request that failed unexpectedly; the log has the details."""
     logger.error("request %s failed", type(request).__name__, exc_info=error)
-    message = f"the scheduler failed at this request: {shown(error)}; its log says where"
+    message = say("request_failed", error=shown(error))
     return Refusal(refused=Refused(reason=Reason.INTERNAL_ERROR, error_text=message))

@@ -80,9 +80,7 @@ class StateService(Service):
         if agent is None or not agent.class_key:
             return Response(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
         if not agent.restartable:
-            error = (
-                f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
-            )
+            error = say("task_has_references", task=task_id)
             return Response(outcome=Refused(reason=Reason.NOT_RESTARTABLE, error_text=error))
         state_key = await beside_loop(size, lambda: key_of(saved_state))
         await self._reactor.keep({state_key: saved_state})
@@ -144,9 +142,8 @@ def _leaving(state: MeshState, task_id: str) -> Refused | None:
         return None
     return Refused(
         reason=Reason.ALREADY_BEING_PREEMPTED,
-        error_text=f"task {task_id!r} is still being preempted, and can be restored when its agent "
-        f"{task.agent_name!r} has ended",
-        hint_text="call restore_task again in a moment",
+        error_text=say("is_still_preempted", task=task_id, agent=task.agent_name),
+        hint_text=say("is_still_preempted_hint"),
     )
 
 
@@ -154,8 +151,8 @@ def _not_saved(task_id: str, save_error: str) -> Refused:
     line, detail = line_and_traceback(save_error)
     return Refused(
         reason=Reason.STATE_NOT_FOUND,
-        error_text=f"no state of task {task_id!r} is stored: when it was evicted, {line}",
-        hint_text="list_preemptions has the record of that eviction",
+        error_text=say("no_state_of_eviction", task=task_id, why=line),
+        hint_text=say("no_state_of_eviction_hint"),
         detail=detail,
     )
 
@@ -165,7 +162,7 @@ def _restorer_failed(pool: str, task_id: str, error: str) -> Refused:
     line, detail = line_and_traceback(error)
     return Refused(
         reason=Reason.RESTORE_FAILED,
-        error_text=f"the restorer of pool {pool!r} failed for task {task_id!r}: {line}",
+        error_text=say("restorer_failed", pool=pool, task=task_id, why=line),
         detail=detail,
     )
 

@@ -6,6 +6,7 @@ import asyncio
 
 from schedulemesh.api.tasks import CancelTask, GetResult, SetTimeLimit, WaitTasks
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, TasksCancelled
@@ -108,10 +109,7 @@ class TaskService(Service):
         task_id = await self._reactor.read(look)
         if task_id is None:
             return None
-        error = (
-            f"there is no task {task_id!r}: it was never submitted, its submission was refused, or it ended "
-            f"before the last {ENDED:,} tasks that have ended"
-        )
+        error = say("no_task_on_record", task=task_id, count=ENDED)
         return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error_text=error))
 
 
@@ -119,8 +117,8 @@ def _not_ended(state: MeshState, task_id: str) -> Refusal:
     phase = task_status(state, task_id)["state"]
     refused = Refused(
         reason=Reason.TASK_NOT_ENDED,
-        error_text=f"task {task_id!r} has no result yet: it is {phase}",
-        hint_text=f"wait([{task_id!r}]) returns when it has ended",
+        error_text=say("no_result_yet", task=task_id, state=str(phase)),
+        hint_text=say("no_result_yet_hint", task=task_id),
     )
     return Refusal(refused=refused)
 
@@ -128,8 +126,10 @@ def _not_ended(state: MeshState, task_id: str) -> Refusal:
 def _no_result(ended: EndedTask) -> Refused:
     task_id = ended.spec.task_id
     if ended.expired:
-        error = f"the result of task {task_id!r} is no longer kept"
+        error = say("result_expired", task=task_id)
         return Refused(reason=Reason.RESULT_EXPIRED, error_text=error)
-    why = "" if ended.reason == ended.state.value else f" ({ended.reason})"
-    error = f"task {task_id!r} has no result: it was {ended.state.value}{why}. {ended.error}"
-    return Refused(reason=_WITHOUT_RESULT[ended.state], error_text=error.strip())
+    has_reason = ended.reason not in ("", ended.state.value)
+    why = say("ended_because", reason=ended.reason) if has_reason else ""
+    cause = say("ended_with_error", error=ended.error) if ended.error else ""
+    error = say("ended_without_result", task=task_id, state=ended.state.value, why=why, cause=cause)
+    return Refused(reason=_WITHOUT_RESULT[ended.state], error_text=error)

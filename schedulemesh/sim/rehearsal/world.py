@@ -520,4 +520,4 @@ class RehearsedWorld(World):
 def _did_not_start(attempt: Attempt) -> bool:
     """Whether a start failed or found no room. One that was cancelled for an owner might have been made."""
     ended_so = attempt.state in ("failed", RETURNED) and attempt.started_at is None
-    return ended_so and attempt.error != WHY
+    return ended_so and attempt.error != str(WHY)
