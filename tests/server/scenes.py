@@ -35,14 +35,14 @@ def nodes(count, taken=0):
     ]
 
 
-def of(task_id, pool, *, gpu=1, priority=5.0, owner="ada", queue=True, labels=None):
-    """The submission of a task with GPUs."""
+def of(task_id, pool, *, gpu=1, priority=5.0, owner="ada", queue=True, labels=None, **fields):
+    """The submission of a task with GPUs; ``fields``: further ones of the task."""
     made = submission(task_id, pool=pool, priority=priority, owner=owner, queue=queue)
     resources = parse_resources({"cpu": 4, "memory": 32_000, "gpu": gpu})
     return msgspec.structs.replace(
         made,
         agent=msgspec.structs.replace(made.agent, resources=resources),
-        task=msgspec.structs.replace(made.task, labels=labels or {"team": owner}),
+        task=msgspec.structs.replace(made.task, labels=labels or {"team": owner}, **fields),
     )
 
 
@@ -84,6 +84,15 @@ def three_teams(mesh):
     # The last ones that get what evictions free; what is submitted meanwhile might come before them.
     began = ("segment", "grasp", "ablation-0")
     ask(mesh, WaitTasks(task_ids=began, until=WaitUntil.RUNNING, enough=len(began), wait_s=20.0))
+
+
+def sweep(mesh):
+    """An array of which two members run at once, and a task that starts after it."""
+    observe(mesh, nodes(1))
+    quota = parse_resources({"cpu": 64, "memory": 512_000, "gpu": 8})
+    ask(mesh, EnsurePool(name="vision", resources=quota))
+    submit(mesh, "sweep", "vision", owner="mei", array="0-99%2", run="go")
+    submit(mesh, "report", "vision", owner="mei", after=("any:sweep", "ok:sweep[1]"))
 
 
 def large(mesh, tasks=2_000, count=300):

@@ -102,6 +102,13 @@ def actions_of_task(caller: TokenCaller, task: Row) -> list[Action]:
     return _allowed(caller, names)
 
 
+def actions_of_array(caller: TokenCaller, array: Row) -> list[Action]:
+    """What a caller may do to the members of an array that have not ended."""
+    if array["state"] in ENDED_STATES or not _is_in_reach(caller, array):
+        return []
+    return actions_of_queue(caller)
+
+
 def actions_of_node(caller: TokenCaller, node: Row) -> list[Action]:
     """What a caller may do to a node now."""
     if caller.role is Role.POOL_OPERATOR:

@@ -47,11 +47,12 @@ from schedulemesh.server.guard import (
     check_connection,
 )
 from schedulemesh.server.page.actions import MAX_TARGETS, action_named
+from schedulemesh.server.page.array import array
 from schedulemesh.server.page.audit import audit
 from schedulemesh.server.page.carrying_out import carry_out
 from schedulemesh.server.page.confirmation import after, confirmation, form_of
 from schedulemesh.server.page.evictions import evictions
-from schedulemesh.server.page.links import link
+from schedulemesh.server.page.links import ARRAY, TASK, link, link_to_task
 from schedulemesh.server.page.nodes import nodes
 from schedulemesh.server.page.overview import overview
 from schedulemesh.server.page.policy import policy
@@ -147,7 +148,8 @@ class Screen(NamedTuple):
 SCREENS = (
     Screen("/", "overview", overview),
     Screen("/queue", "queue", queue),
-    Screen("/task", "task", task, in_menu=False),
+    Screen(TASK, "task", task, in_menu=False),
+    Screen(ARRAY, "array", array, in_menu=False),
     Screen("/nodes", "nodes", nodes),
     Screen("/timeline", "timeline", timeline),
     Screen("/evictions", "evictions", evictions),
@@ -493,6 +495,7 @@ def _frame(visit: Visit) -> dict[str, Any]:
         "clock_time": clock_time,
         "machine_time": machine_time,
         "link": link,
+        "link_to_task": link_to_task,
         "quoted": shlex.quote,
         "screens": SCREENS,
         "screen": None,

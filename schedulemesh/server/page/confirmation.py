@@ -13,6 +13,7 @@ from schedulemesh.api.pools import ListPools
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.api.tokens import ListTokens
+from schedulemesh.domain.arrays import members_named, parse_indices
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.resources import parse_resources
@@ -31,7 +32,8 @@ from schedulemesh.server.page.actions import (
     priority_in,
     targets_in,
 )
-from schedulemesh.server.page.links import link
+from schedulemesh.server.page.links import ARRAY, link, link_to_task
+from schedulemesh.server.page.members import tasks_meant, tasks_with
 from schedulemesh.server.page.nodes import agents_named
 from schedulemesh.server.page.reads import ScreenReads, together
 from schedulemesh.server.page.settings_fields import (
@@ -108,9 +110,12 @@ async def confirmation(reader: ScreenReads, query: QueryParams) -> Mapping[str, 
 
 def after(action: Action, targets: Sequence[str]) -> str:
     """Where to go on after a change, or without it: to the task, or to the screen that it was chosen on."""
-    if action.subject == "task" and len(targets) == 1:
-        return link("/task", ("id", targets[0]))
-    return _AFTER[action.subject]
+    if action.subject != "task":
+        return _AFTER[action.subject]
+    if len(targets) == 1:
+        return link_to_task(targets[0])
+    arrays = {named[0] if (named := members_named(one)) else "" for one in targets}
+    return _AFTER["task"] if len(arrays) > 1 or "" in arrays else link(ARRAY, ("id", arrays.pop()))
 
 
 def check_role(action: Action, caller: TokenCaller) -> None:
@@ -129,13 +134,22 @@ def form_of(
     fields: Sequence[tuple[str, str]], action: Action, request_id: str, client: str
 ) -> ActionForm:
     """What fields of a form or a query ask for. Raises InvalidRequestError."""
-    targets = targets_in([value for name, value in fields if name == "id"], action)
+    names = [value for name, value in fields if name == "id"]
+    if action.subject == "task":
+        names += _members_entered(dict(fields))
+    targets = targets_in(names, action)
     values = {
         name: value.strip()[:_MOST_ENTERED]
         for name, value in fields
         if value.strip() and _is_input(name, action.input_name)
     }
     return ActionForm(targets, values, request_id, client)
+
+
+def _members_entered(fields: Mapping[str, str]) -> list[str]:
+    """The members of an array that were entered by their indices. Raises InvalidRequestError."""
+    array_id, indices = fields.get("array", ""), fields.get("members", "").replace(" ", "")
+    return [f"{array_id}[{parse_indices(indices).written()}]"] if array_id and indices else []
 
 
 def _is_input(name: str, input_name: str) -> bool:
@@ -153,12 +167,11 @@ def _error(action: Action, form: ActionForm) -> str:
 
 
 async def _of_tasks(reader: ScreenReads, action: Action, form: ActionForm) -> Mapping[str, Any]:
-    rows = await _tasks(reader, "task_id", form.targets)
-    effect = await _effect(reader, rows, len(rows))
-    missing = sorted(set(form.targets) - {str(row["task_id"]) for row in rows})
-    view: dict[str, Any] = {"effect": effect, "missing": missing}
+    meant = await tasks_meant(reader, form.targets)
+    effect = await _effect(reader, meant.rows, meant.total)
+    view: dict[str, Any] = {"effect": effect, "missing": meant.missing}
     if action.name == "priority" and "priority" in form.values:
-        view["foreseen"] = await _foreseen(reader, rows, form)
+        view["foreseen"] = await _foreseen(reader, meant.rows, form)
     return view
 
 
@@ -169,8 +182,8 @@ async def _of_node(reader: ScreenReads, _action: Action, form: ActionForm) -> Ma
         raise Problem(404, Reason.NODE_NOT_FOUND.value, f"there is no node {form.targets[0]!r} now")
     agents = await agents_named(reader, dict.fromkeys(node["agents"]))
     task_ids = [task_id for agent in agents for task_id in agent["tasks"]]
-    rows = await _tasks(reader, "task_id", task_ids[:MAX_TARGETS])
-    effect = await _effect(reader, rows, len(task_ids))
+    rows = await tasks_with(reader, "task_id", task_ids[:MAX_TARGETS])
+    effect = await _effect(reader, rows.items, len(task_ids))
     return {"node": node, "effect": effect}
 
 
@@ -237,15 +250,6 @@ def _quota_inputs(pool: Row, form: ActionForm) -> list[Mapping[str, Any]]:
         }
         for kind in kinds
     ]
-
-
-async def _tasks(reader: ScreenReads, field: str, values: Sequence[str]) -> list[Row]:
-    """The rows of tasks of which a field has one of these values."""
-    if not values:
-        return []
-    fields = ((field, tuple(values)),)
-    page = await reader.page("tasks", PageQuery(fields=fields, order=_BY_TASK, limit=MAX_TARGETS))
-    return page.items
 
 
 async def _effect(reader: ScreenReads, rows: Sequence[Row], total: int) -> Effect:

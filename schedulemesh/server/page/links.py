@@ -6,13 +6,25 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from schedulemesh.domain.arrays import members_named
 from schedulemesh.errors import InvalidRequestError
+
+#: The screens of a task and of an array.
+TASK, ARRAY = "/task", "/array"
 
 
 def link(path: str, *parameters: tuple[str, object]) -> str:
     """A path with a query; parameters without a value are left out."""
     query = urlencode([(name, str(value)) for name, value in parameters if value not in (None, "")])
     return f"{path}?{query}" if query else path
+
+
+def link_to_task(task_id: str) -> str:
+    """The address of the screen that shows a task; of several members of an array, that of the array."""
+    named = members_named(task_id)
+    if named is None or named[1].isdigit():
+        return link(TASK, ("id", task_id))
+    return link(ARRAY, ("id", named[0]))
 
 
 def page_number(query: QueryParams, most: int) -> int:

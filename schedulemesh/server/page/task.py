@@ -11,6 +11,7 @@ from schedulemesh.api.history import QueryHistory
 from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.tasks import ExplainTask
+from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.protocol.answers import Explained, TaskLog
@@ -27,6 +28,8 @@ from schedulemesh.server.problems import Problem
 _ATTEMPTS, _EVENTS = 20, 100
 #: Bytes of the end of the log that are read, and how many of its lines are shown.
 _LOG_BYTES, _LOG_LINES = 16 * 1024, 100
+#: The tasks that it starts after, of which so many are named.
+_DEPENDENCIES = 20
 #: Parts of an attempt in their order, and the fields of its row with when they begin and end.
 _PHASES = (
     ("waited", "queued_at", ("admitted_at", "started_at", "ended_at")),
@@ -65,6 +68,9 @@ async def task(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         "actions": actions_of_task(reader.caller, listed.items[0]) if listed.items else [],
         "short": {"quota": {}, "node": {}, **facts["short"]},
         "ended": facts["state"] in ENDED_STATES,
+        "dependencies": [
+            (one.condition, one.task_id) for one in map(dependency, facts["after"][:_DEPENDENCIES])
+        ],
         "node_names": [names.get(node_id, node_id) for node_id in facts["node_ids"]],
         "names": names,
         "history": history,
