@@ -161,6 +161,8 @@ class AttemptInfo(TypedDict, total=False):
     label_selector: dict[str, str]
     #: The number of the alternative that it ran in, from 1; 0: it had one alone, or has not started.
     alternative: int
+    #: The tasks that its task starts after, each as "ok:ID", "any:ID" or "fail:ID".
+    after: list[str]
     waited_s: float
     ran_s: float
     #: What it used: CPU-seconds and GPU-seconds, until its agent had ended.

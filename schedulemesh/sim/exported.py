@@ -4,18 +4,22 @@ An export has a row for each attempt to run a task. The attempts of one submissi
 and ``submit_s``. The work of such a job is what its attempts did and did not lose; attempts that failed or
 were lost with their process, and were followed by another, did work that was done again. A task that was
 submitted again under its id is another job, with a number behind its id. One that was submitted before the
-first one of the export is submitted at its beginning.
+first one of the export is submitted at its beginning. A job starts after those of the export that it waited
+for, however they end there: how they ended is what the export says of the job itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import msgspec
 
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.sim.exported_order import Submission, linked
 from schedulemesh.sim.jobs import LIMITS, Job, JobAlternative
 from schedulemesh.sim.tables import as_float, as_pairs
 
@@ -53,12 +57,25 @@ def jobs_of(rows: Iterable[Placed]) -> Iterator[Job]:
         else:
             submit_s = _number(place, row, "submit_s", limits=_OF_ATTEMPT)
             attempts.setdefault((job_id, submit_s), []).append((place, row))
-    submitted: dict[str, int] = {}
+    yield from _submissions(attempts, places)
+
+
+def _submissions(
+    attempts: Mapping[tuple[str, float], list[Placed]], places: dict[str, str]
+) -> Iterator[Job]:
+    """The jobs of submissions, whose attempts these are by id and time, each after those that it waited for.
+
+    ``places``: of the jobs so far, by their names.
+    """
+    numbers: dict[str, int] = {}
+    submissions: list[Submission] = []
     for (job_id, submit_s), of_one in attempts.items():
-        number = submitted[job_id] = submitted.get(job_id, 0) + 1
+        number = numbers[job_id] = numbers.get(job_id, 0) + 1
         name = job_id if number == 1 else f"{job_id}#{number}"
         _add(places, name, of_one[0][0])
-        yield _submission(name, max(0.0, submit_s), of_one)
+        job = _submission(name, max(0.0, submit_s), of_one)
+        submissions.append(Submission(job_id, submit_s, job))
+    yield from linked(submissions)
 
 
 def _add(places: dict[str, str], job_id: str, place: str) -> None:
@@ -100,6 +117,7 @@ def _job(
         node_labels = as_pairs(_text(row, "node_labels"), "node_labels")
         parse_node_labels(node_labels, "node_labels")
         alternatives = tuple(map(_alternative, filter(None, _text(row, "alternatives").split("|"))))
+        after = _after(row)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{place}: {error}") from None
     return Job(
@@ -120,8 +138,19 @@ def _job(
         node_labels=node_labels,
         alternatives=alternatives,
         array=_text(row, "array"),
-        after=parse_after(after) if (after := _text(row, "after")) else (),
+        after=after,
     )
+
+
+def _after(row: Row) -> tuple[str, ...]:
+    """What a row starts after: as JSON in an export, where an id may contain a comma; else with commas."""
+    text = _text(row, "after")
+    if not text.startswith("["):
+        return parse_after(text) if text else ()
+    try:
+        return parse_after(msgspec.json.decode(text))
+    except msgspec.DecodeError as error:
+        raise InvalidRequestError(f"after is {shown(text)}, which is no JSON: {error}") from None
 
 
 def _alternative(text: str) -> JobAlternative:

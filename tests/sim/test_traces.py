@@ -292,12 +292,43 @@ def test_an_exported_history_keeps_the_time_limits_and_nodes_of_tasks(kind, tmp_
         "on_time_limit": "requeue",
         "label_selector": {"model": "in(H100,A100)", "zone": "!b"},
         "alternative": 2,
+        "after": ["ok:a"],
     }
     path = tmp_path / f"history.{kind}"
     export(lambda after, _most: {"attempts": [attempt], "more": False}, path, None)
     (job,) = read_trace(path)
     assert (job.max_run_s, job.requeued_at_limit) == (600.0, True)
     assert job.node_labels == {"model": "in(H100,A100)", "zone": "!b"}
+
+
+def test_jobs_of_an_export_start_after_those_that_they_waited_for(tmp_path):
+    ran = {"attempt": 1, "duration_s": 10.0, "status": "completed"}
+    rows = [
+        {**ran, "job_id": "gone", "duration_s": None, "status": "cancelled"},
+        {**ran, "job_id": "a,b"},
+        {**ran, "job_id": "again"},
+        {**ran, "job_id": "again", "submit_s": 5.0},
+        {**ran, "job_id": "last", "submit_s": 6.0, "after": '["ok:a,b","fail:again","any:older"]'},
+        {**ran, "job_id": "all", "submit_s": 7.0, "after": '["ok:sweep","ok:gone","ok:later"]'},
+        {**ran, "job_id": "sweep[1]", "submit_s": 2.0},
+        {**ran, "job_id": "sweep[3]", "submit_s": 2.0},
+        {**ran, "job_id": "later", "submit_s": 8.0, "after": '["any:later"]'},
+    ]
+    jobs = {job.job_id: job.after for job in read_trace(exported(tmp_path, "csv", rows))}
+    assert jobs["last"] == ("any:a,b", "any:again#2")
+    assert jobs["all"] == ("any:sweep[1]", "any:sweep[3]")
+    assert jobs["later"] == ()
+    nodes = [NodeKind(name="n", gpu=64)]
+    result = simulate(read_trace(tmp_path / "jobs.csv"), nodes)
+    starts = {run.job.job_id: run.first_start - result.begin for run in result.runs}
+    assert starts["last"] == 15.0
+    assert starts["all"] == 12.0
+
+
+def test_what_a_job_of_an_export_starts_after_must_be_json(tmp_path):
+    row = {**ATTEMPTS[2], "after": "[a"}
+    with pytest.raises(InvalidRequestError, match="line 2: after is '\\[a', which is no JSON"):
+        read_trace(exported(tmp_path, "csv", [row]))
 
 
 @pytest.mark.parametrize("kind", sorted(WRITERS))

@@ -71,6 +71,7 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     on_time_limit: str = ""
     node_labels: str = ""
     alternative: int = 0
+    starts_after: str = ""
     charged: bool = False
     open: bool = True
 
@@ -92,11 +93,13 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.pool_name = task.pool_name or self.pool_name
         self.labels = text_of(task.labels) or self.labels
         self.max_run_s, self.on_time_limit = task.max_run_s, task.on_time_limit
+        self.starts_after = text_of(task.after) or self.starts_after
 
     def as_member(self, task_id: str) -> dict[str, Any]:
         """The fields of the first attempt of a member of this array, which has waited with it."""
         shared = ("pool_name", "owner", "client", "priority", "labels", "submitted_at", "queued_at")
-        fields = {name: getattr(self, name) for name in (*shared, "max_run_s", "on_time_limit")}
+        of_task = ("max_run_s", "on_time_limit", "starts_after")
+        fields = {name: getattr(self, name) for name in (*shared, *of_task)}
         resources = {name: getattr(self, name) for name in ("cpu", "memory", "gpu", "custom")}
         return {**fields, **resources, "task_id": task_id}
 

@@ -45,6 +45,7 @@ COLUMNS: dict[str, type] = {
     "on_time_limit": str,
     "node_labels": str,
     "alternative": int,
+    "after": str,
     "lost_s": float,
     "gpu_s": float,
     "cpu_s": float,
@@ -143,18 +144,24 @@ def job_of(attempt: AttemptInfo, begin: float) -> dict[str, Any]:
         "end_s": from_begin(ended),
         "reason": attempt["reason"],
         "nodes": " ".join(attempt["node_ids"]),
-        "labels": msgspec.json.encode(attempt["labels"]).decode() if attempt["labels"] else "",
+        "labels": _json(attempt["labels"]),
         "preempted_by": attempt["by_task"] or attempt["by_agent"] or attempt["by_client"],
         "rule": attempt["rule"],
         "max_run_s": attempt["max_run_s"],
         "on_time_limit": attempt["on_time_limit"],
         "node_labels": ";".join(f"{k}={v}" for k, v in attempt["label_selector"].items()),
         "alternative": attempt["alternative"] or None,
+        "after": _json(attempt["after"]),
         "lost_s": attempt["lost_s"],
         "gpu_s": round(attempt["gpu_s"], 6),
         "cpu_s": round(attempt["cpu_s"], 6),
         "submitted_at": attempt["submitted_at"],
     }
+
+
+def _json(values: dict[str, str] | list[str] | None) -> str:
+    """Values as JSON; empty where there are none."""
+    return msgspec.json.encode(values).decode() if values else ""
 
 
 #: How formulas begin in spreadsheets.

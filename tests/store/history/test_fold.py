@@ -146,3 +146,15 @@ def test_the_alternative_that_was_taken_is_kept_with_its_labels():
     )
     (attempt,) = folded(mesh).changed.values()
     assert (attempt.node_labels, attempt.alternative) == ('{"zone":"a"}', 2)
+
+
+def test_what_tasks_and_members_of_arrays_start_after_is_kept():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("n", cpu=4)])
+    mesh.queue("first", cpu=1, class_key="c", run="go")
+    limits = {"after": ("any:first",), "array": "0-1"}
+    mesh.queue("many", cpu=1, class_key="c", run="go", limits=limits)
+    mesh.report("first")
+    mesh.complete("first")
+    attempts = {one.task_id: one.starts_after for one in folded(mesh).changed.values()}
+    after = '["any:first"]'
+    assert attempts == {"first": "", "many": after, "many[0]": after, "many[1]": after}
