@@ -198,7 +198,7 @@ _TASKS: Mapping[str, tuple[str, str]] = {
         "no member that is meant by {members!r} waits in the queue: they run or have ended",
         "{members!r} 所指的成员都不在队列中：它们在运行，或已结束",
     ),
-    "lease_ended": (
+    "lease_has_ended": (
         "lease {lease!r} has ended ({why:code})",
         "租约 {lease!r} 已结束（{why:code}）",
     ),
@@ -249,7 +249,7 @@ _RESULTS: Mapping[str, tuple[str, str]] = {
         "wait([{task!r}]) returns when it has ended",
         "wait([{task!r}]) 在它结束时返回",
     ),
-    "result_expired": (
+    "result_not_kept": (
         "the result of task {task!r} is no longer kept",
         "任务 {task!r} 的结果已不再保留",
     ),

@@ -98,7 +98,7 @@ class LeaseService(Service):
             or not isinstance(agent.payload, LeasePayload)
             or self._is_another(request)
         ):
-            error = say("lease_ended", lease=request.task_id, why=view.reason or view.state)
+            error = say("lease_has_ended", lease=request.task_id, why=view.reason or view.state)
             return Refused(reason=Reason.LEASE_ENDED, error_text=error)
         return agent
 

@@ -126,7 +126,7 @@ def _not_ended(state: MeshState, task_id: str) -> Refusal:
 def _no_result(ended: EndedTask) -> Refused:
     task_id = ended.spec.task_id
     if ended.expired:
-        error = say("result_expired", task=task_id)
+        error = say("result_not_kept", task=task_id)
         return Refused(reason=Reason.RESULT_EXPIRED, error_text=error)
     has_reason = ended.reason not in ("", ended.state.value)
     why = say("ended_because", reason=ended.reason) if has_reason else ""
