@@ -1,0 +1,275 @@
+"""The page in a real Chromium: what is seen, read, typed and loaded, and what does not run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from schedulemesh.api.pools import EnsurePool
+from schedulemesh.domain.resources import parse_resources
+from tests.runtime.composition import InThread
+from tests.runtime.fake_backend import FakeBackend
+from tests.server.chromium import Chromium, chromium
+from tests.server.local import Api
+from tests.server.scenes import observe, submit, three_teams
+from tests.server.test_page import EVIL, SCREENS
+from tests.server.work import ask
+
+pytestmark = pytest.mark.skipif(
+    chromium() is None, reason="there is no Chromium (Debian: apt-get install chromium)"
+)
+
+PATHS = (
+    *SCREENS,
+    "/audit",
+    "/task?id=whole-node",
+    "/task?id=pretrain-0",
+    "/array?id=sweep",
+    "/change?do=cancel&id=pretrain-0",
+    "/change?do=priority&id=ablation-1&priority=1000",
+    "/change?do=policy&id=queue",
+    "/change?do=quota&id=vision",
+    "/nothing",
+)
+LANGUAGES, SCHEMES, WIDTHS = ("en", "zh"), ("light", "dark"), (1280, 390)
+LOOKS = [(one, scheme, width) for one in LANGUAGES for scheme in SCHEMES for width in WIDTHS]
+#: What a browser says of a page that is answered with another status than 200, which the test asks for.
+ASKED_FOR = ("status of 404", "status of 401")
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    made = Chromium()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The page of three teams with an array; its jobs never end."""
+
+    async def run_for_ever(self, handle, order):
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeBackend, "run_task", run_for_ever)
+        folder = tmp_path_factory.mktemp("page")
+        mesh = InThread(folder / "j.sqlite")
+        three_teams(mesh)
+        submit(mesh, "sweep", "robotics", owner="ada", gpu=1, array="0-199%2", run="go")
+        submit(mesh, "report", "robotics", owner="ada", gpu=1, after=("any:sweep",))
+        api = Api(mesh, folder / "home")
+        yield api
+        api.close()
+        mesh.close()
+
+
+@pytest.fixture
+def tabs(chrome, served):
+    """Opens tabs that are signed in, with the token of the server's machine unless another one is given."""
+    opened = []
+
+    def made(token=None, **how):
+        tab = chrome.tab(**how)
+        opened.append(tab)
+        session = served.client.post(
+            "/sign-in", data={"token": token or served.token}, headers={"origin": served.url}
+        )
+        for name, value in session.cookies.items():
+            tab.send("Network.setCookie", url=served.url, name=name, value=value, httpOnly=True)
+        served.client.cookies.clear()
+        return tab
+
+    yield made
+    for tab in opened:
+        tab.close()
+
+
+@pytest.mark.parametrize(("language", "scheme", "width"), LOOKS)
+def test_every_screen_fits_and_reports_no_error(served, tabs, language, scheme, width):
+    tab = tabs(language=language, scheme=scheme, width=width)
+    for path in PATHS:
+        tab.open(f"{served.url}{path}")
+        assert tab.width_of_content() <= width, path
+        assert [one for one in tab.errors if not any(map(one.__contains__, ASKED_FOR))] == [], path
+        assert tab.run("document.documentElement.lang") == {"en": "en", "zh": "zh-CN"}[language]
+        back = tab.run("getComputedStyle(document.body).backgroundColor")
+        assert back == {"light": "rgb(246, 247, 249)", "dark": "rgb(17, 21, 27)"}[scheme]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_screen_can_be_read_without_scripts(served, tabs, path):
+    tab = tabs(scripts=False)
+    tab.open(f"{served.url}{path}")
+    html = tab.html()
+    assert "<h1>" in html
+    assert ("Refresh every" in html) == (path != "/nothing")
+    assert tab.width_of_content() <= tab.width
+
+
+def test_a_session_begins_and_a_task_is_held_by_keys_alone(chrome, served):
+    tab = chrome.tab()
+    tab.open(f"{served.url}/queue?pool_name=vision")
+    until(tab, "document.activeElement.name === 'token'")
+    tab.send("Input.insertText", text=served.token)
+    tab.load(tab.enter)
+    assert tab.run("location.pathname + location.search") == "/queue?pool_name=vision"
+    tab.tabulator()
+    assert tab.run("document.activeElement.className") == "skip"
+    tab.enter()
+    until(tab, "document.activeElement.value === 'whole-node'")
+    tab.space()
+    assert tab.run("document.activeElement.checked")
+    until(tab, "document.activeElement.value === 'hold'")
+    tab.load(tab.enter)
+    assert "whole-node" in tab.text()
+    until(tab, "document.activeElement.className === 'primary'")
+    tab.load(tab.enter)
+    assert "Done: 1" in tab.text()
+    assert all("status of 401" in error for error in tab.errors)
+    tab.close()
+
+
+def until(tab, condition, most=120):
+    """Press the tabulator until an element has the focus."""
+    for _ in range(most):
+        if tab.run(condition):
+            return
+        tab.tabulator()
+    raise AssertionError(f"the keys do not reach {condition}")
+
+
+def axe():
+    """The script of axe-core, from a package that has it; None: it is not installed."""
+    package = find_spec("axe_playwright_python")
+    if package is None or package.origin is None:
+        return None
+    return next(Path(package.origin).parent.rglob("axe.min.js"), None)
+
+
+@pytest.mark.skipif(
+    axe() is None, reason="axe is not installed (pip install axe-playwright-python)"
+)
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_no_violation(served, tabs, scheme, width):
+    tab, script = tabs(scheme=scheme, width=width), axe().read_text(encoding="utf-8")
+    tab.send("Page.setBypassCSP", enabled=True)
+    for path in PATHS:
+        tab.open(f"{served.url}{path}")
+        tab.run(f"{script}; undefined")
+        violations = tab.run(
+            "axe.run().then(result => result.violations.map("
+            "one => [one.id, one.nodes.map(node => node.target.join(' '))]))"
+        )
+        assert violations == [], path
+
+
+def test_a_viewer_sees_no_button_and_a_submitter_those_of_its_own_tasks(served, tabs):
+    tokens = (
+        {"name": "sees", "role": "viewer"},
+        {"name": "sub", "role": "submitter", "owner": "lin"},
+    )
+    viewer, submitter = (tabs(served.send("POST", "/tokens", token)["token"]) for token in tokens)
+    paths = (*SCREENS, "/task?id=ablation-2", "/task?id=whole-node", "/array?id=sweep")
+    buttons = "document.querySelectorAll('[name=do], [name=id][type=checkbox], .confirm').length"
+    for path in paths:
+        viewer.open(f"{served.url}{path}")
+        assert viewer.run(buttons) == 0, path
+    for path, count in (
+        ("/task?id=ablation-2", 3),
+        ("/task?id=whole-node", 0),
+        ("/array?id=sweep", 0),
+    ):
+        submitter.open(f"{served.url}{path}")
+        assert submitter.run(buttons) == count, path
+
+
+def test_an_open_page_shows_changes_and_keeps_what_was_entered(served, tabs):
+    tab = tabs()
+    tab.open(f"{served.url}/queue?pool_name=robotics")
+    tab.run("document.querySelector('input[value=report]').checked = true")
+    tab.run("document.querySelector('input[name=owner]').value = 'entered'")
+    submit(served.mesh, "seen-live", "robotics", gpu=4, priority=0.1, owner="ada")
+    assert tab.run(appears("seen-live"))
+    assert tab.run("document.querySelector('input[value=report]').checked")
+    assert tab.run("document.querySelector('input[name=owner]').value") == "entered"
+
+
+def test_an_open_page_says_that_the_supervisor_is_away_and_goes_on(served, tabs, monkeypatch):
+    tab = tabs()
+    tab.open(f"{served.url}/queue")
+    monkeypatch.setattr(served.gateway, "cut_off", True)
+    assert tab.run(is_shown("away", shown=True))
+    monkeypatch.setattr(served.gateway, "cut_off", False)
+    assert tab.run(is_shown("away", shown=False))
+    assert "whole-node" in tab.text()
+
+
+def appears(text):
+    """A promise that is kept when a text can be read."""
+    return promise(f"document.body.innerText.includes({json.dumps(text)})", "document.body")
+
+
+def is_shown(name, *, shown):
+    """A promise that is kept when an element is shown, or hidden."""
+    here = f"document.getElementById({json.dumps(name)})"
+    return promise(f"{here}.hidden === {str(not shown).lower()}", here)
+
+
+def promise(condition, element):
+    watched = "{childList: true, subtree: true, attributes: true}"
+    return (
+        f"new Promise(kept => {{ const look = () => {{ if ({condition}) kept(true); }}; "
+        f"new MutationObserver(look).observe({element}, {watched}); look(); }})"
+    )
+
+
+def test_what_users_write_runs_nothing(chrome, tmp_path):
+    evil = f"{EVIL}<img src=x onerror=alert(1)>"
+    mesh = InThread(tmp_path / "j.sqlite")
+    api = Api(mesh, tmp_path / "home")
+    try:
+        three_teams(mesh)
+        amounts = parse_resources({"cpu": 9, "memory": 64_000, "gpu": 1})
+        ask(mesh, EnsurePool(name=evil, resources=amounts))
+        first = msgspec.structs.replace(mesh.backend.free[0], host=evil)
+        observe(mesh, [first, *mesh.backend.free[1:]])
+        for name in (evil, f"{evil}2"):
+            submit(mesh, name, evil, owner=evil, labels={evil: evil}, gpu=1)
+        tab = chrome.tab()
+        session = api.client.post(
+            "/sign-in", data={"token": api.token}, headers={"origin": api.url}
+        )
+        for name, value in session.cookies.items():
+            tab.send("Network.setCookie", url=api.url, name=name, value=value, httpOnly=True)
+        name = quote(evil, safe="")
+        for path in (
+            *SCREENS,
+            *(
+                f"/task?id={name}",
+                f"/task?id={name}2",
+                f"/queue?owner={name}",
+                f"/nodes?name={name}",
+            ),
+            *(
+                f"/array?id={name}",
+                f"/change?do=cancel&id={name}",
+                f"/queue?reason={name}",
+                f"/{name}",
+            ),
+        ):
+            tab.open(f"{api.url}{path}")
+            assert tab.run("document.scripts.length") <= 1
+            assert tab.run("[...document.images].every(one => one.alt === '' && !one.onerror)")
+            assert tab.dialogs == []
+            assert not [one for one in tab.errors if "Content Security Policy" in one]
+        tab.close()
+    finally:
+        api.close()
+        mesh.close()
