@@ -181,7 +181,7 @@ JOBS = (
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="state", key="state"),
-    Column(heading="for", key="", show=_state_time, right=True),
+    Column(heading="for", key="", show=_state_time, right=True, chinese="时长"),
     amounts_column("claim", "resources"),
     REASON,
     wide("waits", "waiting_time", duration),

@@ -60,7 +60,7 @@ def _limits(columns: Sequence[Column], listing: Listing) -> Iterator[dict[int, i
             )
             for c in texts
         }
-    yield {id(c): max(_word(c.heading), c.least, _NARROWEST) for c in texts}
+    yield {id(c): max(_word(c.title), c.least, _NARROWEST) for c in texts}
 
 
 def _breaks(*, amounts: bool) -> tuple[re.Pattern[str], ...]:
@@ -70,7 +70,7 @@ def _breaks(*, amounts: bool) -> tuple[re.Pattern[str], ...]:
 def _longest_part(column: Column, listing: Listing, pattern: re.Pattern[str]) -> int:
     """The cells of the longest part, or word of the heading, that stays in one line."""
     parts = (part for row in listing.rows for part in pattern.findall(column.cell(row)))
-    return max(_word(column.heading), max((_cells(part.rstrip()) for part in parts), default=0))
+    return max(_word(column.title), max((_cells(part.rstrip()) for part in parts), default=0))
 
 
 def _narrow(
@@ -116,7 +116,7 @@ def _widened(
     """The columns with their widths: what they need at least, and what is left over for longer texts."""
     widened = []
     for column in columns:
-        cells = [column.heading, *(column.cell(row) for row in listing.rows)]
+        cells = [column.title, *(column.cell(row) for row in listing.rows)]
         more = max(0, min(max(map(_cells, cells)) - least[id(column)], room))
         room -= more
         widened.append(replace(column, width=least[id(column)] + more))
@@ -129,7 +129,7 @@ def _least(column: Column, listing: Listing) -> int:
     longest = max(cells, default=0)
     if not column.right:
         longest = min(longest, max(_NAME, column.least))
-    return max(_word(column.heading), longest)
+    return max(_word(column.title), longest)
 
 
 def _word(heading: str) -> int:
@@ -140,7 +140,7 @@ def _word(heading: str) -> int:
 def _remark(left_out: Sequence[Column]) -> list[str]:
     if not left_out:
         return []
-    named = ", ".join(c.heading for c in left_out if any(map(str.isalnum, c.heading)))
+    named = ", ".join(c.title for c in left_out if any(map(str.isalnum, c.title)))
     return [f"not shown, for the width of the terminal: {named}; -o wide has all columns"]
 
 

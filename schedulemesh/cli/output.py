@@ -222,7 +222,7 @@ def _fitted(listing: Listing) -> Listing:
 def _lines(listing: Listing, *, wide: bool) -> Iterator[str]:
     """A table as Rich prints it where there is room enough."""
     columns = [column for column in listing.columns if wide or not column.wide]
-    cells = ([column.heading, *map(column.cell, listing.rows)] for column in columns)
+    cells = ([column.title, *map(column.cell, listing.rows)] for column in columns)
     padded = [_padded(c, right=column.right) for c, column in zip(cells, columns, strict=True)]
     return ("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
@@ -283,7 +283,7 @@ def _table(
     columns = [column for column in listing.columns if wide or not column.wide]
     for column in columns:
         table.add_column(
-            column.heading,
+            column.title,
             justify="right" if column.right else "left",
             overflow="fold",
             width=column.width,

@@ -13,7 +13,7 @@ app = typer.Typer()
 
 _COLUMNS = (
     Column(heading="name", key="name"),
-    Column(heading="for", key="for"),
+    Column(heading="for", key="for", chinese="用途"),
     Column(heading="from", key="from"),
     Column(heading="what it does", key="description"),
 )

@@ -212,7 +212,7 @@ _COLUMNS = (
     Column(heading="evicted", key="", show=_victim),
     Column(heading="for", key="", show=_evictor),
     Column(heading="rule", key="", show=_rule),
-    Column(heading="lost", key="", show=_lost),
+    Column(heading="lost", key="", show=_lost, chinese="损失"),
     Column(heading="result", key="", show=_result),
     _csv_only("task", "task_id"),
     _csv_only("owner", "owner"),

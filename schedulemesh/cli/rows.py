@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from schedulemesh.cli.language import language
 from schedulemesh.cli.texts import text
 
 #: Plain data by name.
@@ -16,6 +17,7 @@ Row = Mapping[str, Any]
 class Column:
     """A column of a table."""
 
+    #: In English; filters and sorting take it in any language.
     heading: str
     #: Where its value is in the row, by names with dots between them; empty: the value is the whole row, and
     #: the column is left out of CSV.
@@ -35,6 +37,17 @@ class Column:
     least: int = 0
     #: Whether it is a list of amounts, none of which is broken where other columns can be narrowed instead.
     amounts: bool = False
+    #: The heading in Chinese where the word means something else in other tables; empty: that of the word.
+    chinese: str = ""
+
+    @property
+    def title(self) -> str:
+        """The heading in the language of this command."""
+        if language() == "en":
+            return self.heading
+        from schedulemesh.cli.headings import CHINESE
+
+        return self.chinese or CHINESE.get(self.heading, self.heading)
 
     def cell(self, row: Row) -> str:
         """The text of its cell in a row."""

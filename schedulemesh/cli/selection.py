@@ -215,7 +215,8 @@ def _filters(listing: Listing, select: Select) -> list[_Filter]:
     for condition in select.filters or ():
         word, value, equal = _parts(condition, "-f")
         key = _key_of(listing, word)
-        column = next((c for c in listing.columns if word in (c.key, c.heading)), None)
+        names = ((c, (c.key, c.heading, c.title)) for c in listing.columns)
+        column = next((c for c, of_column in names if word in of_column), None)
         filters.append(_Filter(word, key, column, value, equal))
     return filters
 
@@ -239,7 +240,11 @@ def _parts(words: str, option: str) -> tuple[str, str, bool]:
 
 def _key_of(listing: Listing, word: str) -> str:
     """The field of the rows that a filter names, by its key or by the heading of its column."""
-    headings = {column.heading: column.key or column.heading for column in listing.columns}
+    headings = {
+        heading: column.key or column.heading
+        for column in listing.columns
+        for heading in dict.fromkeys((column.heading, column.title))
+    }
     fields = {} if listing.row is None else get_type_hints(listing.row)
     keys = {*headings.values(), *fields, *(key for row in listing.rows for key in row)}
     first, dot, part = word.partition(".")

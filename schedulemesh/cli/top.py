@@ -46,7 +46,7 @@ _RUNNING = (
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
     amounts_column("holds", "holds"),
-    Column(heading="for", key="running_s", show=duration, right=True),
+    Column(heading="for", key="running_s", show=duration, right=True, chinese="时长"),
     Column(heading="metrics", key="last_metrics", show=_metrics),
 )
 _WAITING = (

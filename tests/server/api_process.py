@@ -56,6 +56,7 @@ class ApiProcess:
         )
         self._process.start()
         self.url, self.token = self._connection.recv()
+        self.process_id = self._process.pid
 
     def longest_portion(self) -> float:
         """The longest portion of work of its loop since the last call, in seconds on a processor."""

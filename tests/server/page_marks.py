@@ -1,0 +1,161 @@
+"""Measure the page with 2,000 tasks on 300 nodes: ``python -m tests.server.page_marks`` (needs Chromium).
+
+The API runs in a process of its own over the supervisor's socket, as in production; the supervisor in this
+one, on a fake backend. The marks: a screen is painted within 0.5 s, all that a browser loads has at most
+150 kB compressed, a change is seen within 1 s, and with 200 open pages the API's process has at most 200 MB
+and the 99th percentile of decisions rises by at most 5 ms.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import psutil
+
+from benchmarks.rows import at_most, note, print_table
+from schedulemesh.api.tasks import CancelTask
+from tests.runtime.composition import InThread
+from tests.server.api_process import ApiProcess
+from tests.server.chromium import Chromium, chromium
+from tests.server.scenes import large, submit
+from tests.server.test_page import SCREENS
+from tests.server.test_page_browser import appears
+from tests.server.work import ask
+
+PAGES, PAINTS, CHANGES = 200, 3, 10
+#: Rounds with and without open pages, and the decisions of each: a submission and its cancellation.
+ROUNDS, LIVES, PAUSE_S = 3, 150, 0.02
+PATHS = (*(path for path in SCREENS if path != "/task"), "/task?id=task-1999")
+
+
+def main():
+    """Print the table."""
+    if chromium() is None:
+        sys.exit("there is no Chromium here (Debian: apt-get install chromium)")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        mesh = InThread(folder / "journal.sqlite")
+        large(mesh)
+        api = ApiProcess(mesh, str(folder / "home"))
+        try:
+            with httpx.Client(base_url=api.url, timeout=60, trust_env=False) as client:
+                form = {"token": api.token}
+                client.post("/sign-in", data=form, headers={"origin": api.url})
+                rows = [*loaded(client), *painted(api, client, mesh), *with_pages(api, mesh)]
+        finally:
+            api.close()
+            mesh.close()
+    print_table(rows)
+
+
+def loaded(client):
+    """All that a browser loads for the largest screen."""
+    sizes = {path: len(gzip.compress(client.get(path).content)) for path in PATHS}
+    html = client.get("/").text
+    parts = set(re.findall(r'(?:href|src)="(/[\w.-]+\.(?:css|js|svg))"', html))
+    files = sum(len(gzip.compress(client.get(part).content)) for part in parts)
+    largest = max(sizes, key=sizes.get)
+    size = (files + sizes[largest]) / 1000
+    yield at_most("all that is loaded, compressed", size, 150, " kB", f"{largest} is the largest")
+
+
+def painted(api, client, mesh):
+    """How long each screen takes from the click to its first paint, and a change until it is seen."""
+    browser = Chromium()
+    try:
+        tab = browser.tab()
+        for name, value in client.cookies.items():
+            tab.send("Network.setCookie", url=api.url, name=name, value=value, httpOnly=True)
+        times = {path: [paint_s(tab, f"{api.url}{path}") for _ in range(PAINTS)] for path in PATHS}
+        for path, seconds in times.items():
+            spread = f"{min(seconds):.2f}-{max(seconds):.2f}"
+            yield at_most(f"{path}: first paint", statistics.median(seconds), 0.5, " s", spread)
+        tab.open(f"{api.url}/queue?owner=seen")
+        delays = [seen_s(tab, mesh, f"seen-{number}") for number in range(CHANGES)]
+        yield at_most(
+            "a change is seen after",
+            max(delays),
+            1.0,
+            " s",
+            f"median {statistics.median(delays):.2f}",
+        )
+    finally:
+        browser.close()
+
+
+def paint_s(tab, url):
+    """Seconds to the first paint of a page, which is opened after a pause, so that nothing is kept of it."""
+    time.sleep(1.0)  # as long as an answer is shown again
+    tab.open(url)
+    return tab.run(
+        "new Promise(kept => new PerformanceObserver(list => "
+        "kept(list.getEntriesByName('first-contentful-paint')[0].startTime / 1000))"
+        ".observe({type: 'paint', buffered: true}))"
+    )
+
+
+def seen_s(tab, mesh, task_id):
+    """Seconds from the submission of a task until an open page shows it."""
+    time.sleep(1.0)  # pages that have just been read are read again a little later
+    began = time.monotonic()
+    submit(mesh, task_id, "team-00", gpu=8, priority=0.5, owner="seen")
+    tab.run(appears(task_id))
+    return time.monotonic() - began
+
+
+def with_pages(api, mesh):
+    """What open pages cost decisions, and how large the API's process is with them."""
+    command = [sys.executable, "-m", "tests.server.open_pages", api.url, api.token]
+    pipe = subprocess.PIPE
+    pages = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def be(count):
+        pages.stdin.write(f"{count}\n")
+        pages.stdin.flush()
+        return int(pages.stdout.readline())
+
+    plain, during, reads, took_s, size = [], [], 0, 0.0, 0
+    decided(mesh, "warm")
+    for number in range(ROUNDS):
+        plain += decided(mesh, f"plain-{number}")
+        be(PAGES)
+        began = time.monotonic()
+        during += decided(mesh, f"open-{number}")
+        took_s += time.monotonic() - began
+        size = max(size, psutil.Process(api.process_id).memory_info().rss)
+        reads += be(0)
+    pages.stdin.close()
+    pages.wait(60)
+    without, with_them = (statistics.quantiles(times, n=100)[98] for times in (plain, during))
+    added = 1e3 * (with_them - without)
+    what = f"{PAGES} open pages"
+    detail = f"{1e3 * without:.3g} ms without"
+    yield at_most(f"{what}: added to the p99 of decisions", added, 5, " ms", detail)
+    yield at_most(f"{what}: memory of the API's process", size / 1e6, 200, " MB")
+    yield note(f"{what}: screens that were read", f"{reads / took_s:,.0f} /s")
+
+
+def decided(mesh, name):
+    """Seconds of submissions and cancellations."""
+    times = []
+    for number in range(LIVES):
+        task_id = f"{name}-{number}"
+        began = time.perf_counter()
+        submit(mesh, task_id, "team-01", gpu=8, priority=0.5, owner="bench")
+        submitted = time.perf_counter()
+        ask(mesh, CancelTask(task_id=task_id, request_id=f"cancel {task_id}"))
+        times += [submitted - began, time.perf_counter() - submitted]
+        time.sleep(PAUSE_S)
+    return times
+
+
+if __name__ == "__main__":
+    main()
