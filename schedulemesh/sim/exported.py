@@ -19,7 +19,7 @@ from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.sim.exported_order import Submission, linked
+from schedulemesh.sim.exported_order import ExportedJob, linked
 from schedulemesh.sim.jobs import LIMITS, Job, JobAlternative
 from schedulemesh.sim.tables import as_float, as_pairs
 
@@ -68,13 +68,13 @@ def _submissions(
     ``places``: of the jobs so far, by their names.
     """
     numbers: dict[str, int] = {}
-    submissions: list[Submission] = []
+    submissions: list[ExportedJob] = []
     for (job_id, submit_s), of_one in attempts.items():
         number = numbers[job_id] = numbers.get(job_id, 0) + 1
         name = job_id if number == 1 else f"{job_id}#{number}"
         _add(places, name, of_one[0][0])
         job = _submission(name, max(0.0, submit_s), of_one)
-        submissions.append(Submission(job_id, submit_s, job))
+        submissions.append(ExportedJob(job_id, submit_s, job))
     yield from linked(submissions)
 
 

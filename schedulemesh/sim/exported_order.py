@@ -13,7 +13,7 @@ from schedulemesh.domain.dependencies import MAX_DEPENDENCIES, dependency
 from schedulemesh.sim.jobs import Job
 
 
-class Submission(NamedTuple):
+class ExportedJob(NamedTuple):
     """A job of an export."""
 
     #: The id of its task, which may have been submitted several times.
@@ -23,7 +23,7 @@ class Submission(NamedTuple):
     job: Job
 
 
-def linked(submissions: Sequence[Submission]) -> Iterator[Job]:
+def linked(submissions: Sequence[ExportedJob]) -> Iterator[Job]:
     """The jobs, each after the last submissions of the tasks that it waited for before its own: those that
     have run and that a simulation submits earlier. Of an array these are its members.
     """
@@ -65,6 +65,6 @@ def _last_before(times: list[tuple[float, list[int]]], submit_s: float) -> list[
     return times[at - 1][1] if at else []
 
 
-def _position(submissions: Sequence[Submission], number: int) -> tuple[float, int]:
+def _position(submissions: Sequence[ExportedJob], number: int) -> tuple[float, int]:
     """When a simulation submits a job: those of one time in the order of the export."""
     return submissions[number].job.submit_s, number
