@@ -27,7 +27,7 @@ class StatePart(NamedTuple):
     """The members in a state, in per cent of all."""
 
     state: str
-    count: int
+    members: int
     x: float
     width: float
 

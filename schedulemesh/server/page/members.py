@@ -80,7 +80,7 @@ def _untried(
     targets: Sequence[str], some: Mapping[str, _Members], arrays: Mapping[str, Row]
 ) -> dict[str, tuple[Row, int]]:
     """By target the members that were not tried yet, as a row with how many they are."""
-    rows = {}
+    rows: dict[str, tuple[Row, int]] = {}
     for one in targets:
         array_id = some[one].array_id if one in some else one
         if (row := arrays.get(array_id)) is None:
