@@ -40,6 +40,7 @@ class PolicyFields(TypedDict, total=False):
     over_claim: str
     over_claim_s: float
     evict_despite_external_demand: bool
+    allow_exec: bool
 
 
 class PolicyChange(TypedDict, total=False):

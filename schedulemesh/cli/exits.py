@@ -94,6 +94,7 @@ _CONFLICTS = frozenset(
         Reason.NOT_QUEUED,
         Reason.TASK_NOT_ENDED,
         Reason.AGENT_NOT_RUNNING,
+        Reason.TASK_NOT_RUNNING,
         Reason.AGENT_ENDING,
         Reason.ALREADY_BEING_PREEMPTED,
         Reason.TOKEN_EXISTS,
@@ -101,7 +102,7 @@ _CONFLICTS = frozenset(
         Reason.LAST_OPERATOR,
     }
 )
-_NOT_ALLOWED = frozenset({Reason.NOT_ALLOWED, Reason.TOKEN_NOT_ACCEPTED})
+_NOT_ALLOWED = frozenset({Reason.NOT_ALLOWED, Reason.TOKEN_NOT_ACCEPTED, Reason.COMMANDS_OFF})
 _TIMEOUTS = frozenset({Reason.WAIT_TIMEOUT, Reason.AGENT_START_TIMEOUT})
 
 #: The first class that an error is an instance of decides.

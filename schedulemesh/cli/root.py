@@ -42,6 +42,8 @@ GROUPS = {
         "lease",
         "wait",
         "logs",
+        "exec",
+        "shell",
         "complete",
         "cancel",
         "preempt",

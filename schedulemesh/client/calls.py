@@ -10,6 +10,7 @@ from schedulemesh.client.arguments import parse_ids, public_calls
 from schedulemesh.client.asking import listed_all, with_ids
 from schedulemesh.client.cluster import ClusterCalls
 from schedulemesh.client.drains import DrainCalls
+from schedulemesh.client.exec_calls import ExecCalls
 from schedulemesh.client.history import HistoryCalls
 from schedulemesh.client.jobs import JobCalls
 from schedulemesh.client.lease_calls import LeaseCalls
@@ -35,6 +36,7 @@ class SchedulerCalls(
     DrainCalls,
     WindowCalls,
     JobCalls,
+    ExecCalls,
     LeaseCalls,
     HistoryCalls,
     MetricCalls,

@@ -109,6 +109,7 @@ _SWITCHES = (
     "measured_progress",
     "reclaim_unsavable",
     "evict_despite_external_demand",
+    "allow_exec",
 )
 
 
@@ -186,6 +187,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether tasks are evicted although actors or placement groups that do not belong to the scheduler wait
     #: in Ray and would get the freed room first.
     evict_despite_external_demand: bool = False
+    #: Whether commands and terminals may be started inside the claims of jobs that run (``exec``, ``shell``).
+    allow_exec: bool = False
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr

@@ -401,6 +401,18 @@ class Reason(Code):
         "A task cannot be registered on an agent that is being ended. Choose another agent.",
     )
     AGENT_NOT_RUNNING = ("agent_not_running", "Only a running agent is preempted.")
+    TASK_NOT_RUNNING = (
+        "task_not_running",
+        "Commands are started in jobs that run; `error` says what the task does.",
+    )
+    COMMANDS_OFF = (
+        "commands_off",
+        "The policy allows no commands inside jobs: `allow_exec` is False.",
+    )
+    TOO_MANY_COMMANDS = (
+        "too_many_commands",
+        "As many commands run in the job, or in all, as may at a time. End some, or try again later.",
+    )
     ALREADY_BEING_PREEMPTED = (
         "already_being_preempted",
         "The task is being preempted or ended already, or is not running yet.",

@@ -176,7 +176,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     command_id: int
     #: The supervisor's epoch; a host ignores commands with a lower epoch than the highest it has seen.
     epoch: int
-    #: "ping", "notice", "save", "cancel", "report", "resume" or "members".
+    #: "ping", "notice", "save", "cancel", "report", "resume", "members" or "exec".
     kind: str
     #: How long the supervisor waits for the result, in seconds.
     within_s: float = 60.0
@@ -187,6 +187,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int = 0
     #: "members": the ranks of the members of the elastic gang that run now.
     ranks: tuple[int, ...] = ()
+    #: "exec": a packed ExecOrder.
+    order: bytes = b""
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):

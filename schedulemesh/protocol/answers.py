@@ -233,6 +233,20 @@ class TaskLog(Answer, tag="job_log", frozen=True, kw_only=True):
     end: int = 0
 
 
+class ExecOutput(Answer, tag="exec_output", frozen=True, kw_only=True):
+    """What a command inside a claim has written since it was last asked for, and how it ended."""
+
+    #: The number of its stream, 1 or 2, and bytes.
+    pieces: tuple[tuple[int, bytes], ...] = ()
+    #: How many pieces there were up to now.
+    next: int = 0
+    ended: bool = False
+    #: None: it runs, or has ended in another way than by itself, as ``error`` says.
+    exit_code: int | None = None
+    #: Why it could not be started, or has no exit code, in one line.
+    error: str = ""
+
+
 class LeaseView(Answer, tag="lease", frozen=True, kw_only=True):
     """How a lease stands."""
 
@@ -290,6 +304,7 @@ AnyAnswer = Union[
     Explained,
     TaskResult,
     TaskLog,
+    ExecOutput,
     LeaseView,
     SavedBytes,
     Listed,

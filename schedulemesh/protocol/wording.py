@@ -84,6 +84,11 @@ _PHRASES = (
     (r"\b(its|another) max_run_s\b", r"\1 --max-run", r"\1 max_run_s"),
     (r"^max_run_s is\b", "--max-run is", "max_run_s is"),
     (r"\b(its|another) idle_s\b", r"\1 --idle", r"\1 idle_s"),
+    (
+        r"with update_preemption_policy\(allow_exec=True\)",
+        "with `schedulemesh policy set allow_exec=true`",
+        'with PATCH /api/v1/policy and {"allow_exec": true}',
+    ),
     (r"with detached=True", "with --detached", "from Python with detached=True"),
     (r"加 drain=True", "加 --drain", "用 POST /pools/POOL/end "),
     (r"加 queue=True", "不加 --now", '加 "queue": true'),

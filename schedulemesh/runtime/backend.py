@@ -12,6 +12,7 @@ from typing import NamedTuple, NewType, Protocol
 
 import msgspec
 
+from schedulemesh.api.exec_sessions import ReadExec, WriteExec
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import NodeLabels
@@ -20,6 +21,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import ScheduleMeshError, encodable
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import Accelerators
+from schedulemesh.protocol.local_sockets import SocketAddress
 from schedulemesh.runtime.cluster_usage import ClusterUsage
 
 #: An actor as the backend refers to it. Only the backend looks inside.
@@ -176,6 +178,20 @@ class JobRemains(msgspec.Struct, frozen=True, kw_only=True):
     staying: Mapping[str, tuple[int, ...]] = {}
 
 
+class ExecPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command inside a claim has written since it was last asked for, and how it ended."""
+
+    #: The number of its stream, and bytes.
+    pieces: tuple[tuple[int, bytes], ...] = ()
+    #: The number of the first piece among all.
+    first: int = 0
+    ended: bool = False
+    #: None: it runs, or has ended in another way than by itself.
+    exit_code: int | None = None
+    #: Why it could not be started; empty: it was.
+    error: str = ""
+
+
 class NodeCleaner(Protocol):
     """Finds and ends the processes that agents left on one node, and reads the logs of jobs there. Calls
     raise BackendError where the node does not answer.
@@ -216,6 +232,22 @@ class NodeCleaner(Protocol):
         """Append a text to the log of an attempt that has not run: of this incarnation of an agent, or (None)
         of a job.
         """
+
+    async def open_exec(self, session_id: str) -> SocketAddress:
+        """Wait for the process that runs a command inside a claim: where it is to connect to. Raises OSError
+        where there can be no socket.
+        """
+
+    async def read_exec(self, request: ReadExec) -> ExecPart | None:
+        """What such a command has written since, once there is something or the time is over; None: there is
+        no such session.
+        """
+
+    async def write_exec(self, request: WriteExec) -> int | None:
+        """Pass input on to such a command: how much was taken by now; None: there is no such session."""
+
+    async def end_exec(self, session_id: str) -> None:
+        """End such a command, if there is one, with what it has started."""
 
     def close(self) -> None:
         """Give the cleaner up; it is not called again."""

@@ -12,6 +12,7 @@ from schedulemesh.api.agents import EnsureAgentHealth
 from schedulemesh.api.call import Call
 from schedulemesh.api.calls import CALLS
 from schedulemesh.api.cluster import EndOrphans
+from schedulemesh.api.exec_sessions import StartExec
 from schedulemesh.api.preemption import PreemptTask
 from schedulemesh.api.routes import Route
 from schedulemesh.api.states import SaveTaskState
@@ -25,6 +26,7 @@ from schedulemesh.server.reads import IN_PATH, path_of
 #: What the answer has, where that is more than success.
 _ANSWERS: dict[type[Call], Any] = {
     SaveTaskState: schemas.Saved,
+    StartExec: schemas.ExecBegun,
     EnsureAgentHealth: None,
     PreemptTask: None,
     EndOrphans: None,

@@ -32,6 +32,8 @@ _NOT_FOUND = {
 _STATUS: Mapping[str, int] = {
     **dict.fromkeys(_NOT_FOUND, 404),
     Reason.NOT_ALLOWED: 403,
+    Reason.COMMANDS_OFF: 403,
+    Reason.TOO_MANY_COMMANDS: 429,
     Reason.TOKEN_NOT_ACCEPTED: 401,
     Reason.INTERNAL_ERROR: 500,
     Reason.JOURNAL_UNAVAILABLE: 503,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from schedulemesh.api.cluster import SchedulerAbout
+from schedulemesh.api.exec_sessions import ExecStarted
 from schedulemesh.domain.resources import Amounts
 
 
@@ -103,6 +104,34 @@ class TaskLogPart(TypedDict, total=False):
     next: int
     #: How much the attempt has written up to now.
     end: int
+
+
+class ExecBegun(ExecStarted):
+    """A command that was started inside the claim of a job."""
+
+    success: bool
+
+
+class ExecPiece(TypedDict):
+    """What a command has written to one stream at one time."""
+
+    #: "stdout" or "stderr".
+    stream: str
+    text: str
+
+
+class ExecPart(TypedDict, total=False):
+    """What a command inside a claim has written since it was last asked for, and how it ended."""
+
+    success: bool
+    task_id: str
+    pieces: list[ExecPiece]
+    #: How many pieces there were up to now: what ``after`` is in the next request.
+    next: int
+    ended: bool
+    #: None: it runs, or has ended in another way than by itself, as ``error`` says.
+    exit_code: int | None
+    error: str
 
 
 class ChangeDone(TypedDict, total=False):

@@ -10,12 +10,13 @@ import msgspec
 
 from schedulemesh.api.arrays import MAX_MEMBERS_LISTED, MEMBER_STATES, ArrayInfo, GetArray
 from schedulemesh.api.call import Call
+from schedulemesh.api.exec_sessions import ReadExec
 from schedulemesh.api.leases import WatchLease
 from schedulemesh.api.logs import MAX_PIECE, STREAMS, ReadTaskLog
 from schedulemesh.api.tasks import LONGEST_WAIT_S
 from schedulemesh.domain.placement import PART_JOINT
 from schedulemesh.domain.task import ENDED_STATES
-from schedulemesh.protocol.answers import AnyAnswer, Details, LeaseView, TaskLog
+from schedulemesh.protocol.answers import AnyAnswer, Details, ExecOutput, LeaseView, TaskLog
 from schedulemesh.server import parameters as p
 from schedulemesh.server import schemas
 from schedulemesh.server.answers import unexpected
@@ -77,6 +78,31 @@ def _text(data: bytes, *, ended: bool) -> tuple[str, int]:
     if not text and ended:
         return decoder.decode(b"", final=True), len(data)
     return text, len(data) - len(decoder.getstate()[0])
+
+
+def _exec_request(task_id: str, parameters: Mapping[str, Any]) -> ReadExec:
+    return ReadExec(
+        task_id=task_id,
+        session_id=parameters["session"] or "",
+        after=parameters["after"],
+        wait_s=parameters["wait"],
+    )
+
+
+def _exec_part(answer: AnyAnswer) -> Json:
+    if not isinstance(answer, ExecOutput):
+        raise unexpected(answer)
+    pieces = [
+        {"stream": STREAMS[stream - 1], "text": data.decode("utf-8", "replace")}
+        for stream, data in answer.pieces
+    ]
+    return {
+        "pieces": pieces,
+        "next": answer.next,
+        "ended": answer.ended,
+        "exit_code": answer.exit_code,
+        "error": answer.error,
+    }
 
 
 def _lease(task_id: str, parameters: Mapping[str, Any]) -> WatchLease:
@@ -149,6 +175,21 @@ TASK_READS = (
         asks=ReadTaskLog,
         request=_log_request,
         facts_of=_log_part,
+    ),
+    TaskRead(
+        path="/tasks/{task_id:name}/exec",
+        summary="Read what a command inside a job has written since, and how it ended",
+        answer=schemas.ExecPart,
+        parameters=(
+            p.name("session", "The command: the `session_id` with which it was started."),
+            p.count(
+                "after", "How many pieces were received, `next` of the answer before.", default=0
+            ),
+            p.count("wait", "The most seconds to wait.", int(LONGEST_WAIT_S), default=0),
+        ),
+        asks=ReadExec,
+        request=_exec_request,
+        facts_of=_exec_part,
     ),
     TaskRead(
         path="/arrays/{task_id:name}",

@@ -19,7 +19,9 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from schedulemesh.api.exec_sessions import ReadExec, WriteExec
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
+from schedulemesh.core.agent.exec_relay import ExecRelay
 from schedulemesh.core.agent.job_folders import job_folder, read_log
 from schedulemesh.core.agent.process_logs import read_process_log, write_process_log
 from schedulemesh.domain.agent import Death
@@ -34,6 +36,7 @@ from schedulemesh.protocol.agents import (
     StartReport,
     pack,
 )
+from schedulemesh.protocol.local_sockets import SocketAddress
 from schedulemesh.runtime.backend import (
     ActorView,
     AgentRequest,
@@ -41,6 +44,7 @@ from schedulemesh.runtime.backend import (
     BackendError,
     BackendTimeoutError,
     BundleSlot,
+    ExecPart,
     GroupMember,
     GroupView,
     Handle,
@@ -186,6 +190,8 @@ class FakeCleaner:
         self.line = ""
         #: What was written to logs: task, attempt and text.
         self.written: list[tuple[str, int, str]] = []
+        #: The commands inside claims of the node, which are real ones.
+        self.relay = ExecRelay(backend.session_folder() / "exec")
 
     async def terminate(self, mark: int) -> tuple[int, ...]:
         return await self._backend.take(
@@ -251,6 +257,22 @@ class FakeCleaner:
                 write_process_log(Path(key.root), key, incarnation, attempt, text)
 
         await self._backend.take("write_log", key.task_id, written)
+
+    async def open_exec(self, session_id: str) -> SocketAddress:
+        self._fail()
+        return self.relay.open(session_id)
+
+    async def read_exec(self, request: ReadExec) -> ExecPart | None:
+        self._fail()
+        return await self.relay.read(request)
+
+    async def write_exec(self, request: WriteExec) -> int | None:
+        self._fail()
+        return await self.relay.write(request)
+
+    async def end_exec(self, session_id: str) -> None:
+        self._fail()
+        self.relay.end(session_id)
 
     def close(self) -> None:
         self.closed = True

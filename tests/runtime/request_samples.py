@@ -11,6 +11,7 @@ from schedulemesh.domain.tokens import Role
 #: Values of fields that not every value of their type is valid for, by name.
 VALUES = {
     "owner": "ada",
+    "command": ["true"],
     "secret_hash": "c" * 64,
     "by": "pool",
     "role": "submitter",

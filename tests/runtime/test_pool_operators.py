@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.audit import QueryAudit
 from schedulemesh.api.calls import CALLS
+from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.nodes import CordonNode, Drain
@@ -77,6 +78,7 @@ OF_POOLS = {
     PreemptTask: lambda pool, task: PreemptTask(
         task_id=task, agent_name=None, for_pool=None, client="c", request_id="p"
     ),
+    ReadExec: lambda pool, task: ReadExec(task_id=task, session_id="none"),
     ReadTaskLog: lambda pool, task: ReadTaskLog(task_id=task),
     RegisterStateHandlers: lambda pool, task: RegisterStateHandlers(pool_name=pool),
     RegisterTask: lambda pool, task: RegisterTask(
@@ -97,11 +99,13 @@ OF_POOLS = {
     SaveLease: lambda pool, task: SaveLease(task_id=task, request_id="s"),
     SaveTaskState: lambda pool, task: SaveTaskState(task_id=task),
     SetTimeLimit: lambda pool, task: SetTimeLimit(task_id=task, max_run_s=9.0, request_id="t"),
+    StartExec: lambda pool, task: StartExec(task_id=task, command=("true",), request_id="x"),
     SubmitMany: lambda pool, task: SubmitMany(submissions=(submission("other", pool=pool),)),
     SubmitTask: lambda pool, task: SubmitTask(
         submission=submission("another", pool=pool), blobs={key_of(CLASS): CLASS}
     ),
     WatchLease: lambda pool, task: WatchLease(task_id=task),
+    WriteExec: lambda pool, task: WriteExec(task_id=task, session_id="none"),
 }
 #: What is beyond its pools, although it names one of them.
 BEYOND = [

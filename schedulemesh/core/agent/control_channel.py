@@ -364,6 +364,8 @@ class ControlChannel:
             return self._members_changed(command.ranks, until)
         if command.kind == "notice":
             return self._call("on_preemption_notice", command.seconds, until=until)
+        if command.kind == "exec":
+            return self._call("begin_exec", command.order, until=until)
         try:
             result = self._cancel(command.task_id, until)
         finally:

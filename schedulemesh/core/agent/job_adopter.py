@@ -6,13 +6,16 @@ import contextlib
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from schedulemesh.core.agent.control_channel import current
+from schedulemesh.core.agent.exec_process import begin_exec
 from schedulemesh.core.agent.job_runner import node_id
-from schedulemesh.protocol.agents import JobStart
+from schedulemesh.protocol.agents import JobStart, unpack
+from schedulemesh.protocol.exec_messages import ExecOrder
 
 #: Seconds between two looks at whether the driver has ended.
 _LOOK_S = 0.2
@@ -76,6 +79,17 @@ class JobAdopter:
         if not self._ended.wait(wait_s):
             self._end(kill=True)
             self._ended.wait()
+        return {"success": True}
+
+    def begin_exec(self, order: bytes) -> dict[str, Any]:
+        """Start a command in the environment and the folder that the driver began with; without success where
+        it has ended. Raises OSError where nobody takes its output.
+        """
+        try:
+            environment, folder = self._driver.environ(), self._driver.cwd()
+        except psutil.NoSuchProcess:
+            return {"success": False}
+        begin_exec(unpack(order, ExecOrder), environment, Path(folder))
         return {"success": True}
 
     def _end(self, *, kill: bool) -> None:

@@ -20,6 +20,7 @@ import ray
 from schedulemesh.api.logs import TaskKey
 from schedulemesh.config.private_files import make_private_folder, open_private
 from schedulemesh.core.agent.control_channel import current
+from schedulemesh.core.agent.exec_process import begin_exec
 from schedulemesh.core.agent.job_devices import JobDevices
 from schedulemesh.core.agent.job_folders import (
     LogWriter,
@@ -31,7 +32,8 @@ from schedulemesh.core.agent.job_folders import (
 )
 from schedulemesh.core.agent.process_marks import JOB_MARK
 from schedulemesh.errors import JobFailedError, shown
-from schedulemesh.protocol.agents import JobStart
+from schedulemesh.protocol.agents import JobStart, unpack
+from schedulemesh.protocol.exec_messages import ExecOrder
 from schedulemesh.protocol.job_command import JobCommand
 
 #: Seconds after which output of a driver that has ended is looked for again, and how often there may be more:
@@ -152,6 +154,16 @@ class JobRunner:
                     os.killpg(driver.pid, signal.SIGTERM)
             self._ended.wait()
             self._saved.report()
+        return {"success": True}
+
+    def begin_exec(self, order: bytes) -> dict[str, Any]:
+        """Start a command beside the driver, as a packed ExecOrder says. No success: no driver runs.
+        Raises OSError where nobody takes its output.
+        """
+        driver = self._driver
+        if driver is None or driver.poll() is not None or self._stopped:
+            return {"success": False}
+        begin_exec(unpack(order, ExecOrder), self._environment(), None)
         return {"success": True}
 
     def _make_folders(self) -> None:

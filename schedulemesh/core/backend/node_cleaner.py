@@ -10,8 +10,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from schedulemesh.api.exec_sessions import ReadExec, WriteExec
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.config.private_files import make_private_folder
+from schedulemesh.core.agent.exec_relay import ExecRelay
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
 from schedulemesh.core.agent.process_logs import read_process_log, write_process_log
 from schedulemesh.core.agent.process_marks import (
@@ -24,11 +26,16 @@ from schedulemesh.core.agent.process_marks import (
 from schedulemesh.core.backend.environment_errors import last_line_of
 from schedulemesh.core.backend.ray_errors import translated
 from schedulemesh.core.backend.ray_internals import session_folder
-from schedulemesh.runtime.backend import Process
+from schedulemesh.protocol.local_sockets import SocketAddress
+from schedulemesh.runtime.backend import ExecPart, Process
 
 
 class OwnNodeCleaner:
     """Ends processes on the node of this process; see NodeCleaner."""
+
+    def __init__(self) -> None:
+        #: The commands inside claims of this node; None: there was none yet.
+        self._relay: ExecRelay | None = None
 
     async def terminate(self, mark: int) -> tuple[int, ...]:
         """See process_marks.terminate."""
@@ -83,8 +90,29 @@ class OwnNodeCleaner:
 
         await asyncio.get_running_loop().run_in_executor(None, write)
 
+    async def open_exec(self, session_id: str) -> SocketAddress:
+        """See NodeCleaner."""
+        if self._relay is None:
+            self._relay = ExecRelay(session_folder() / "schedulemesh_exec")
+        return self._relay.open(session_id)
+
+    async def read_exec(self, request: ReadExec) -> ExecPart | None:
+        """See NodeCleaner."""
+        return None if self._relay is None else await self._relay.read(request)
+
+    async def write_exec(self, request: WriteExec) -> int | None:
+        """See NodeCleaner."""
+        return None if self._relay is None else await self._relay.write(request)
+
+    async def end_exec(self, session_id: str) -> None:
+        """See NodeCleaner."""
+        if self._relay is not None:
+            self._relay.end(session_id)
+
     def close(self) -> None:
-        """Nothing is to be given up."""
+        """End the commands inside claims."""
+        if self._relay is not None:
+            self._relay.close()
 
 
 class RemoteNodeCleaner:
@@ -134,6 +162,25 @@ class RemoteNodeCleaner:
     ) -> None:
         """See NodeCleaner."""
         await self._call("write_log", key, attempt, text, incarnation)
+
+    async def open_exec(self, session_id: str) -> SocketAddress:
+        """See NodeCleaner."""
+        address: SocketAddress = await self._call("open_exec", session_id)
+        return address
+
+    async def read_exec(self, request: ReadExec) -> ExecPart | None:
+        """See NodeCleaner."""
+        part: ExecPart | None = await self._call("read_exec", request)
+        return part
+
+    async def write_exec(self, request: WriteExec) -> int | None:
+        """See NodeCleaner."""
+        taken: int | None = await self._call("write_exec", request)
+        return taken
+
+    async def end_exec(self, session_id: str) -> None:
+        """See NodeCleaner."""
+        await self._call("end_exec", session_id)
 
     def close(self) -> None:
         """End the actor."""

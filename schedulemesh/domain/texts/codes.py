@@ -160,6 +160,9 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
     "parent_ended": ("The task that started it has ended", "启动它的上级任务已结束"),
     "agent_ending": ("The agent is being ended", "agent 正在结束"),
     "agent_not_running": ("The agent does not run", "agent 没有在运行"),
+    "task_not_running": ("The task does not run", "任务没有在运行"),
+    "commands_off": ("Commands inside jobs are switched off", "未开启在作业内执行命令"),
+    "too_many_commands": ("Too many commands run in jobs", "作业内同时执行的命令太多"),
     "already_being_preempted": ("It is being evicted already", "已经在被抢占"),
     "not_cancelled": ("It could not be cancelled, and runs on", "无法取消，仍在运行"),
     "beyond_token": (

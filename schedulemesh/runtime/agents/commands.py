@@ -31,6 +31,7 @@ class CommandFields(TypedDict, total=False):
     seconds: float
     limit_bytes: int
     ranks: tuple[int, ...]
+    order: bytes
 
 
 class AgentCommands:

@@ -9,11 +9,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from schedulemesh.api.exec_sessions import ReadExec, WriteExec
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
+from schedulemesh.protocol.local_sockets import SocketAddress
 from schedulemesh.runtime.agents.endings import pauses
 from schedulemesh.runtime.backend import (
     Backend,
     BackendError,
+    ExecPart,
     JobRemains,
     NodeCleaner,
     Process,
@@ -144,6 +147,32 @@ class ProcessCleanup:
                 logger.warning("node %s: no log is read: %s", node_id, error or "no answer")
                 self._replace(node_id, cleaner)
         return None
+
+    async def open_exec(self, node_id: str, session_id: str) -> SocketAddress | None:
+        """See NodeCleaner; None where the node does not answer in time, or has no sockets."""
+        try:
+            return await asyncio.wait_for(self._cleaner(node_id).open_exec(session_id), _ANSWERS_S)
+        except (OSError, *_NO_ANSWER) as error:
+            logger.warning("node %s: no command is started there: %r", node_id, error)
+            return None
+
+    async def read_exec(self, node_id: str, request: ReadExec) -> ExecPart | None:
+        """See NodeCleaner; None also where the node does not answer in time."""
+        with contextlib.suppress(*_NO_ANSWER):
+            limit_s = request.wait_s + _ANSWERS_S
+            return await asyncio.wait_for(self._cleaner(node_id).read_exec(request), limit_s)
+        return None
+
+    async def write_exec(self, node_id: str, request: WriteExec) -> int | None:
+        """See NodeCleaner; None also where the node does not answer in time."""
+        with contextlib.suppress(*_NO_ANSWER):
+            return await asyncio.wait_for(self._cleaner(node_id).write_exec(request), _ANSWERS_S)
+        return None
+
+    async def end_exec(self, node_id: str, session_id: str) -> None:
+        """See NodeCleaner; where the node does not answer, the command is ended for want of requests."""
+        with contextlib.suppress(*_NO_ANSWER):
+            await asyncio.wait_for(self._cleaner(node_id).end_exec(session_id), _ANSWERS_S)
 
     async def kill(self, node_id: str, processes: Sequence[Process]) -> None:
         """Kill these processes on a node, which a later look finds again if it does not answer in time."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.queue import ChangeQueuedTask
@@ -123,9 +124,12 @@ def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str
             | RenewLease()
             | SaveLease()
             | ReleaseLease()
+            | StartExec()
         ):
             return _changeable(state, token, request.task_id)
-        case GetResult() | GetSavedState() | ReadTaskLog() | WatchLease():
+        case (
+            GetResult() | GetSavedState() | ReadTaskLog() | ReadExec() | WriteExec() | WatchLease()
+        ):
             return _own(state, token, request.task_id)
         case _:
             return "this is not for submitters"

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.call import Call
+from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.nodes import Drain
@@ -91,13 +92,16 @@ def beyond_pools(state: MeshState, token: TokenSpec, request: Call) -> str | Non
             | CompleteTask()
             | GetResult()
             | GetSavedState()
+            | ReadExec()
             | ReadTaskLog()
             | ReleaseLease()
             | RenewLease()
             | SaveLease()
             | SaveTaskState()
             | SetTimeLimit()
+            | StartExec()
             | WatchLease()
+            | WriteExec()
         ):
             return _task(state, token, request.task_id)
         case _:

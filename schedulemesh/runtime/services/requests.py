@@ -32,6 +32,7 @@ from schedulemesh.runtime.services.alerts import AlertService
 from schedulemesh.runtime.services.answers import OpenRequests
 from schedulemesh.runtime.services.arrays import ArrayService
 from schedulemesh.runtime.services.cluster import ClusterService
+from schedulemesh.runtime.services.exec_sessions import ExecService
 from schedulemesh.runtime.services.external_usage import ExternalUsageService
 from schedulemesh.runtime.services.history import HistoryService
 from schedulemesh.runtime.services.jobs import JobService
@@ -79,6 +80,7 @@ class RequestService(Service):
             self.states,
             ArrayService(running),
             ClusterService(running),
+            ExecService(running),
             external,
             HistoryService(running),
             LogService(running),

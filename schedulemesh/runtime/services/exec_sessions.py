@@ -1,0 +1,215 @@
+"""Requests for commands inside the claims of jobs: start one, read what it writes, send it input."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
+from schedulemesh.domain.payloads import JobPayload
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import ENDED_STATES, TaskPhase
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol.answers import Details, ExecOutput, Refusal, details
+from schedulemesh.protocol.exec_messages import ExecOrder
+from schedulemesh.runtime.handlers import handler
+from schedulemesh.runtime.queries import task_status
+from schedulemesh.runtime.services.running import RunningSupervisor, Service
+
+#: Sessions at a time of one task, and of all.
+MAX_OF_TASK, MAX_SESSIONS = 8, 64
+#: Seconds for a runner to start a command, and without a request after which a session counts no more.
+_START_S, _COUNTED_S = 30.0, 90.0
+#: Why it is refused where the policy does not allow it.
+_SWITCHED_OFF = (
+    "commands inside jobs are switched off here; an operator allows them with "
+    "update_preemption_policy(allow_exec=True)"
+)
+
+
+class _Runner(msgspec.Struct, frozen=True, kw_only=True):
+    """The process of a job that runs, which starts commands beside its driver."""
+
+    name: str
+    incarnation: int
+    node_id: str
+    attempt: int
+
+
+class _Session(msgspec.Struct, kw_only=True):
+    """A command that was started."""
+
+    task_id: str
+    runner: _Runner
+    #: When somebody last asked for it, by the monotonic clock.
+    asked_at: float
+
+
+class ExecService(Service):
+    """Starts commands inside claims, and passes their streams on. Nothing of it is stored: the commands end
+    with the supervisor.
+    """
+
+    def __init__(self, running: RunningSupervisor) -> None:
+        super().__init__(running)
+        self._sessions: dict[str, _Session] = {}
+
+    @handler
+    async def start(self, request: StartExec) -> Details | Refusal:
+        """Start a command; repeated, it is the one that was started."""
+        session_id = request.request_id
+        session = self._sessions.get(session_id)
+        if session is None:
+            runner = await self._reactor.read(lambda: self._runner_of(request))
+            if isinstance(runner, Refused):
+                return Refusal(refused=runner)
+            session = _Session(task_id=request.task_id, runner=runner, asked_at=time.monotonic())
+            self._sessions[session_id] = session
+            if (error := await self._begin(session_id, session, request)) is not None:
+                del self._sessions[session_id]
+                return _refusal(Reason.TASK_NOT_RUNNING, error)
+        runner = session.runner
+        facts = {"session_id": session_id, "node_id": runner.node_id, "attempt": runner.attempt}
+        return details(facts)
+
+    @handler
+    async def read(self, request: ReadExec) -> ExecOutput | Refusal:
+        """What a command has written since, once there is something or the time is over."""
+        session = self._session_of(request)
+        if session is None:
+            return _unknown(request)
+        part = await self._agents.cleanup.read_exec(session.runner.node_id, request)
+        if part is None:
+            self._sessions.pop(request.session_id, None)
+            return ExecOutput(ended=True, error=await self._end_of(session))
+        if part.ended and not part.pieces:
+            self._sessions.pop(request.session_id, None)
+        error = part.error
+        if part.ended and part.exit_code is None:
+            error = await self._end_of(session)
+        return ExecOutput(
+            pieces=part.pieces,
+            next=part.first + len(part.pieces),
+            ended=part.ended,
+            exit_code=part.exit_code,
+            error=error,
+        )
+
+    @handler
+    async def write(self, request: WriteExec) -> Details | Refusal:
+        """Send a command input, tell it the size of its terminal, or end it."""
+        session = self._session_of(request)
+        if session is None:
+            return _unknown(request)
+        taken = await self._agents.cleanup.write_exec(session.runner.node_id, request)
+        return _unknown(request) if taken is None else details({"taken": taken})
+
+    def _session_of(self, request: ReadExec | WriteExec) -> _Session | None:
+        session = self._sessions.get(request.session_id)
+        if session is None or session.task_id != request.task_id:
+            return None
+        session.asked_at = time.monotonic()
+        return session
+
+    async def _begin(self, session_id: str, session: _Session, request: StartExec) -> str | None:
+        """Have the runner start the command; why it could not."""
+        runner, cleanup = session.runner, self._agents.cleanup
+        address = await cleanup.open_exec(runner.node_id, session_id)
+        if address is None:
+            return f"node {runner.node_id} does not answer"
+        order = ExecOrder(
+            address=address,
+            command=request.command,
+            takes_input=request.takes_input,
+            terminal=request.terminal,
+            rows=request.rows,
+            columns=request.columns,
+        )
+        result = await self._agents.commands.execute(
+            runner.name, runner.incarnation, "exec", _START_S, order=msgspec.msgpack.encode(order)
+        )
+        if result is not None and result.able and result.success:
+            return None
+        await cleanup.end_exec(runner.node_id, session_id)
+        if result is None:
+            return f"the process of job {request.task_id!r} does not answer"
+        return result.error or (
+            f"the driver of job {request.task_id!r} has not begun yet, or has ended; try again"
+        )
+
+    def _runner_of(self, request: StartExec) -> _Runner | Refused:
+        """Which process starts the command; or why none does."""
+        state, task_id = self._reactor.state, request.task_id
+        if not state.policy.allow_exec:
+            return Refused(reason=Reason.COMMANDS_OFF, error_text=_SWITCHED_OFF)
+        task = state.running.by_id.get(task_id)
+        agent = None if task is None else state.agents.get(task.agent_name)
+        if task is None or agent is None or task.phase is not TaskPhase.RUNNING:
+            return _not_running(state, task_id)
+        if not isinstance(agent.spec.payload, JobPayload) or agent.node_id is None:
+            error = f"task {task_id!r} runs in an agent, not in a job; commands are started in jobs"
+            return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
+        if (error := self._too_many(task_id)) is not None:
+            return Refused(reason=Reason.TOO_MANY_COMMANDS, error_text=error)
+        return _Runner(
+            name=agent.spec.name,
+            incarnation=agent.incarnation,
+            node_id=agent.node_id,
+            attempt=task.attempts.number,
+        )
+
+    def _too_many(self, task_id: str) -> str | None:
+        """Why no further session is begun; None: one may be."""
+        now = time.monotonic()
+        for session_id, session in tuple(self._sessions.items()):
+            if now - session.asked_at > _COUNTED_S:
+                del self._sessions[session_id]
+        of_task = sum(session.task_id == task_id for session in self._sessions.values())
+        if of_task < MAX_OF_TASK and len(self._sessions) < MAX_SESSIONS:
+            return None
+        return (
+            f"{of_task} commands run in job {task_id!r} and {len(self._sessions)} in all; the most are "
+            f"{MAX_OF_TASK} and {MAX_SESSIONS}; end some, or try again later"
+        )
+
+    async def _end_of(self, session: _Session) -> str:
+        """Why a command has ended that did not end by itself."""
+
+        def look() -> str:
+            state, runner = self._reactor.state, session.runner
+            if runner.node_id not in state.cluster.nodes:
+                return f"node {runner.node_id} is lost, and the command with it"
+            agent = state.agents.get(runner.name)
+            task = state.running.by_id.get(session.task_id)
+            goes_on = agent is not None and agent.incarnation == runner.incarnation
+            if goes_on and task is not None and task.phase is TaskPhase.RUNNING:
+                return "the connection to the command was lost, so it was ended"
+            status = task_status(state, session.task_id)
+            how = status.get("reason") or status["state"]
+            verb = "has ended" if status["state"] in ENDED_STATES else "is ended"
+            attempt = f"attempt {runner.attempt} of job {session.task_id!r}"
+            return f"{attempt} {verb} ({how}), and the command with it"
+
+        return await self._reactor.read(look)
+
+
+def _not_running(state: MeshState, task_id: str) -> Refused:
+    status = task_status(state, task_id)
+    if status["state"] == "unknown":
+        return Refused(reason=Reason.TASK_NOT_FOUND, error_text=f"there is no task {task_id!r}")
+    error = f"job {task_id!r} does not run (it is {status['state']}); commands are started while it does"
+    return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
+
+
+def _unknown(request: ReadExec | WriteExec) -> Refusal:
+    error = (
+        f"there is no command {request.session_id!r} of task {request.task_id!r}: it has ended, nobody asked "
+        "for it for a minute, or the scheduler was started again meanwhile"
+    )
+    return _refusal(Reason.TASK_NOT_FOUND, error)
+
+
+def _refusal(reason: Reason, error: str) -> Refusal:
+    return Refusal(refused=Refused(reason=reason, error_text=error))

@@ -1,0 +1,213 @@
+"""Commands inside the claims of jobs, as a whole supervisor on a fake backend starts them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.tokens import Role
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.agents import CommandResult
+from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.runtime.backend import BackendError, NodeView
+from schedulemesh.runtime.security.permissions import refusal
+from schedulemesh.runtime.services import exec_sessions
+from tests.runtime.composition import InThread
+from tests.runtime.exec_runner import ExecRunner
+from tests.runtime.test_authentication import issue
+from tests.runtime.test_jobs import calls_with_a_pool, submit
+from tests.server.work import ask
+
+
+@pytest.fixture
+def service(tmp_path, monkeypatch):
+    found = InThread(tmp_path / "j.sqlite", tmp_path / "session")
+    total = parse_resources({"cpu": 8})
+    found.backend.free = [NodeView(node_id="own", total=total, free=total, labels={})]
+    # Drivers run until they are ended.
+    monkeypatch.setattr(found.backend, "run_task", lambda handle, order: asyncio.Event().wait())
+    found.do(found.running.monitor.observe())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def calls(service):
+    found = calls_with_a_pool(service)
+    assert found.update_preemption_policy(allow_exec=True)["success"]
+    return found
+
+
+@pytest.fixture
+def runner(calls, service):
+    submit(calls)
+    found = ExecRunner(service, "j")
+    yield found
+    found.close()
+    service.do(closed(service.backend.cleaners))
+
+
+async def closed(cleaners):
+    for cleaner in cleaners:
+        sessions = [*cleaner.relay._sessions.values()]
+        cleaner.relay.close()
+        await asyncio.gather(*(one._work for one in sessions), return_exceptions=True)
+
+
+def start(service, *command, request_id="one", **fields):
+    return ask(
+        service,
+        StartExec(task_id="j", command=command or ("true",), request_id=request_id, **fields),
+    )
+
+
+def read(service, **fields):
+    request = {"task_id": "j", "session_id": "one", "wait_s": 5.0, **fields}
+    return ask(service, ReadExec(**request))
+
+
+def end(service):
+    """How a command ends, once everything was read."""
+    part = read(service)
+    while not (part.ended and not part.pieces):
+        part = read(service, after=part.next)
+    return part
+
+
+def test_a_command_runs_and_its_exit_code_and_streams_are_passed_on(calls, runner):
+    script = "echo $CUDA_VISIBLE_DEVICES; echo 错 >&2; exit 3"
+    answer = calls.exec_in_task("j", ["sh", "-c", script])
+    assert answer == {
+        "success": True,
+        "exit_code": 3,
+        "stdout": "1\n",
+        "stderr": "错\n",
+        "truncated": False,
+    }
+
+
+def test_it_is_off_unless_the_policy_allows_it(calls, runner):
+    assert calls.update_preemption_policy(allow_exec=False)["success"]
+    answer = calls.exec_in_task("j", ["true"])
+    assert answer["reason"] == "commands_off"
+    assert "update_preemption_policy(allow_exec=True)" in answer["error"]
+    assert runner.orders == []
+
+
+def test_it_is_recorded_who_ran_what(calls, runner):
+    calls.exec_in_task("j", ["sh", "-c", "echo secret"])
+    (row,) = [row for row in calls.audit()["changes"] if row["call"] == "start_exec"]
+    assert row["request"] == {"task_id": "j", "command": ["sh", "-c", "echo secret"]}
+    assert row["outcome"] == "done"
+
+
+def test_only_the_owner_and_operators_may(calls, runner, service):
+    state = service.running.reactor.state
+    owner = state.running.by_id["j"].spec.owner
+    issue(service, "mine", Role.SUBMITTER, owner=owner)
+    issue(service, "other", Role.SUBMITTER, owner="eve")
+    issue(service, "here", Role.POOL_OPERATOR, pools=("p",))
+    issue(service, "elsewhere", Role.POOL_OPERATOR, pools=("q",))
+    issue(service, "viewer", Role.VIEWER)
+    issue(service, "operator", Role.OPERATOR)
+    requests = (
+        StartExec(task_id="j", command=("true",), request_id="r"),
+        ReadExec(task_id="j", session_id="one"),
+        WriteExec(task_id="j", session_id="one"),
+    )
+    for request in requests:
+        allowed = {
+            name
+            for name, token in state.tokens.items()
+            if refusal(state, TokenCaller(token=token), request, 0.0) is None
+        }
+        assert allowed == {"mine", "here", "operator"}
+
+
+def test_a_task_that_does_not_run_is_refused_with_its_state(calls, runner, service):
+    assert calls.exec_in_task("none", ["true"])["reason"] == "task_not_found"
+    submit(calls, "waits", resources={"cpu": 4}, queue=True)
+    answer = calls.exec_in_task("waits", ["true"])
+    assert (answer["reason"], "(it is queued)" in answer["error"]) == ("task_not_running", True)
+    agent = calls.submit_task_with_preemption("agent", "p", AgentActor, {"cpu": 1})
+    assert agent["success"]
+    assert "runs in an agent" in calls.exec_in_task("agent", ["true"])["error"]
+
+
+def test_a_driver_that_has_not_begun_is_said(calls, runner):
+    runner.result = CommandResult(success=False)
+    assert "has not begun yet" in calls.exec_in_task("j", ["true"])["error"]
+    runner.result = CommandResult(success=False, error="PermissionError: no")
+    assert calls.exec_in_task("j", ["true"])["error"] == "PermissionError: no"
+
+
+def test_a_runner_that_does_not_answer_is_said(calls, service, monkeypatch):
+    monkeypatch.setattr(exec_sessions, "_START_S", 0.05)
+    submit(calls)
+    answer = calls.exec_in_task("j", ["true"])
+    assert answer["reason"] == "task_not_running"
+    assert "does not answer" in answer["error"]
+
+
+def test_a_repeated_start_is_the_same_command(service, runner):
+    first, second = (start(service, "sh", "-c", "echo once") for _ in range(2))
+    assert first == second
+    assert first.facts == {"session_id": "one", "node_id": "own", "attempt": 1}
+    assert end(service).exit_code == 0
+    assert len(runner.orders) == 1
+
+
+def test_the_end_of_the_job_ends_the_command_and_is_said(calls, service, runner):
+    start(service, "sleep", "600")
+    cleaner = service.backend.cleaners[-1]
+    assert calls.cancel_task("j")["success"]
+    # On a real node the process is ended with the job.
+    service.do(asyncio.sleep(0))
+    service.loop.call_soon_threadsafe(cleaner.relay._sessions["one"].end)
+    part = end(service)
+    assert part.exit_code is None
+    assert (
+        part.error
+        == "attempt 1 of job 'j' has ended (cancelled_by_request), and the command with it"
+    )
+    assert read(service).refused.reason == "task_not_found"
+
+
+def test_a_lost_node_ends_the_command_and_is_said(service, runner):
+    start(service, "sleep", "600")
+    service.backend.cleaners[-1].raises = BackendError("the node is dead")
+    part = read(service)
+    assert part.ended
+    assert "so it was ended" in part.error
+
+
+def test_a_session_belongs_to_its_task(calls, service, runner):
+    start(service, "sleep", "600")
+    assert read(service, task_id="other").refused.reason == "task_not_found"
+    request = WriteExec(task_id="other", session_id="one", ends=True)
+    assert ask(service, request).refused.reason == "task_not_found"
+    assert ask(service, WriteExec(task_id="j", session_id="one", ends=True)).facts == {"taken": 0}
+    assert end(service).exit_code is None
+
+
+def test_their_number_is_limited(service, runner):
+    for number in range(exec_sessions.MAX_OF_TASK):
+        assert start(service, "sleep", "600", request_id=str(number)).facts
+    refused = start(service, request_id="more").refused
+    assert refused.reason == "too_many_commands"
+    assert "the most are 8 and 64" in refused.error
+
+
+def test_a_command_that_takes_too_long_is_ended(calls, runner, service):
+    with pytest.raises(TimeoutError, match=r"within 0\.2 s, and was ended"):
+        calls.exec_in_task("j", ["sleep", "600"], timeout=0.2)
+
+
+@pytest.mark.parametrize("command", ["nvidia-smi", [], [""], [3], ["a\0"], ["x"] * 1001])
+def test_what_is_no_command_is_refused(calls, command):
+    with pytest.raises(InvalidRequestError):
+        calls.exec_in_task("j", command)
