@@ -251,6 +251,11 @@ CALLS: dict[str, dict[str, Kind]] = {
     },
     "complete_task": {"task_id": name, "end_agent": flag},
     "cancel_task": {"task_id": name},
+    "exec_in_task": {
+        "task_id": name,
+        "command": one_of(["true"], "true", [], [""], [1]),
+        "timeout": one_of(None, 1.0, -1.0),
+    },
     "array": {
         "task_id": name,
         "state": one_of(None, "queued", "completed", "asleep"),

@@ -121,6 +121,8 @@ OTHERS = {
     "lease",
     "adopt",
     "logs",
+    "exec",
+    "shell",
     "simulate",
     "rehearse",
     "tokens create",

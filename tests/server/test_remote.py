@@ -89,6 +89,7 @@ REFUSED = {
     "execute_preemption": (("none", "none"), "task_not_found"),
     "preempt_task": (("none",), "task_not_found"),
     "result": (("none",), "task_not_found"),
+    "exec_in_task": (("none", ["true"]), "commands_off"),
 }
 #: Of those that return no dict what they return or raise is looked at one by one.
 OTHERS = {
