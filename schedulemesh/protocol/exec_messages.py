@@ -45,7 +45,7 @@ class Resize(Message, tag="resize", frozen=True):
     columns: int
 
 
-class Output(Message, tag="output", frozen=True):
+class OutputPiece(Message, tag="output", frozen=True):
     """Bytes that the command has written."""
 
     data: bytes
@@ -63,7 +63,7 @@ class Ended(Message, tag="ended", frozen=True):
 
 
 ToRunner = Union[Input, Resize]
-FromRunner = Union[Output, Ended]
+FromRunner = Union[OutputPiece, Ended]
 
 _to_runner = msgspec.msgpack.Decoder[ToRunner](ToRunner)
 _from_runner = msgspec.msgpack.Decoder[FromRunner](FromRunner)

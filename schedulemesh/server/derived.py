@@ -26,7 +26,7 @@ from schedulemesh.server.reads import IN_PATH, path_of
 #: What the answer has, where that is more than success.
 _ANSWERS: dict[type[Call], Any] = {
     SaveTaskState: schemas.Saved,
-    StartExec: schemas.ExecBegun,
+    StartExec: schemas.CommandBegun,
     EnsureAgentHealth: None,
     PreemptTask: None,
     EndOrphans: None,

@@ -106,13 +106,13 @@ class TaskLogPart(TypedDict, total=False):
     end: int
 
 
-class ExecBegun(ExecStarted):
+class CommandBegun(ExecStarted):
     """A command that was started inside the claim of a job."""
 
     success: bool
 
 
-class ExecPiece(TypedDict):
+class CommandPiece(TypedDict):
     """What a command has written to one stream at one time."""
 
     #: "stdout" or "stderr".
@@ -120,12 +120,12 @@ class ExecPiece(TypedDict):
     text: str
 
 
-class ExecPart(TypedDict, total=False):
+class CommandPart(TypedDict, total=False):
     """What a command inside a claim has written since it was last asked for, and how it ended."""
 
     success: bool
     task_id: str
-    pieces: list[ExecPiece]
+    pieces: list[CommandPiece]
     #: How many pieces there were up to now: what ``after`` is in the next request.
     next: int
     ended: bool

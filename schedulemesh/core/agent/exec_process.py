@@ -31,7 +31,7 @@ from schedulemesh.protocol.exec_messages import (
     Ended,
     ExecOrder,
     Input,
-    Output,
+    OutputPiece,
     Resize,
     to_runner,
 )
@@ -164,11 +164,11 @@ class _Exec:
                 break
             late += len(data) if self._ended.is_set() else 0
             size = whole_characters(begun + data)
-            if not self._send(Output((begun + data)[:size], stream)):
+            if not self._send(OutputPiece((begun + data)[:size], stream)):
                 return
             begun = (begun + data)[size:]
         if begun:
-            self._send(Output(begun, stream))
+            self._send(OutputPiece(begun, stream))
 
     def _has_output(self, source: int) -> bool:
         """Wait until something can be read; False: the command has ended, and nothing came for a while."""

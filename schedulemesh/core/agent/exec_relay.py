@@ -21,7 +21,7 @@ from schedulemesh.protocol.exec_messages import (
     PIECE_BYTES,
     Ended,
     Input,
-    Output,
+    OutputPiece,
     Resize,
     from_runner,
 )
@@ -207,7 +207,7 @@ class _Session:
                 self._take(from_runner(packed))
             await self._has_room.wait()
 
-    def _take(self, message: Output | Ended) -> None:
+    def _take(self, message: OutputPiece | Ended) -> None:
         if isinstance(message, Ended):
             self._end = message
             return

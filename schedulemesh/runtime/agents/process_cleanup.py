@@ -170,7 +170,7 @@ class ProcessCleanup:
         return None
 
     async def end_exec(self, node_id: str, session_id: str) -> None:
-        """See NodeCleaner; where the node does not answer, the command is ended for want of requests."""
+        """See NodeCleaner; where the node does not answer, the command ends because nobody asks for it."""
         with contextlib.suppress(*_NO_ANSWER):
             await asyncio.wait_for(self._cleaner(node_id).end_exec(session_id), _ANSWERS_S)
 
