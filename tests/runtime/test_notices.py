@@ -9,13 +9,15 @@ from schedulemesh.api.history import QueryEvents
 from schedulemesh.config.alert_receivers import Webhook
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.notices import NoticeRoute
+from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.client.alerts import chosen_alerts
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.metrics.alert_evaluation import AlertState
 from schedulemesh.runtime.alerts import outbox as alert_outbox
-from schedulemesh.runtime.alerts.notices import cursor_of, is_for, notice_of
+from schedulemesh.runtime.alerts.notices import check_notify, cursor_of, is_for, notice_of
 from schedulemesh.runtime.alerts.texts import text_of
 from schedulemesh.runtime.services import notices
+from tests.core.test_request_service import client
 from tests.runtime.chat_services import ChatServer, wecom
 from tests.runtime.composition import InThread
 from tests.runtime.test_history import ask, make_pool, run_task
@@ -99,13 +101,46 @@ def test_the_label_of_a_task_names_who_is_told_everything_of_it(begin, chat):
     mesh = begin(chat, language="zh")
     make_pool(mesh)
     run_task(mesh, "silent")
-    run_task(mesh, "to-nobody", labels={"notify": "somebody"})
     run_task(mesh, "told", labels={"notify": "team"})
     text = chat.accepted.get(timeout=20)
     while "完成" not in text:
         text += "\n" + chat.accepted.get(timeout=20)
     heads = [line for line in text.splitlines() if line.startswith("【")]
     assert heads == ["【任务启动】told", "【任务完成】told"]
+
+
+def test_a_receiver_that_does_not_exist_is_refused_when_the_task_is_submitted(begin, chat):
+    mesh = begin(chat)
+    make_pool(mesh)
+    calls = client(mesh)
+    with pytest.raises(InvalidRequestError, match=r"did you mean 'team'\?\); there are team"):
+        calls.submit_job("j", ["true"], "p", labels={"notify": "taem"}, queue=True)
+    spec = {"task_id": "m", "pool_name": "p", "actor_class": AgentActor}
+    with pytest.raises(InvalidRequestError, match="names the receiver 'taem'"):
+        calls.submit_many([{**spec, "labels": {"notify": "taem"}}])
+    assert calls.list_tasks()["tasks"] == []
+    with pytest.raises(InvalidRequestError, match="this scheduler has none"):
+        check_notify({"notify": "team"}, [])
+
+
+def test_an_owner_is_told_the_place_in_the_queue_after_an_eviction(begin, chat):
+    mesh = begin(chat, route("preempted"))
+    make_pool(mesh)
+    calls = client(mesh)
+    calls.update_preemption_policy(cancel_timeout=0.05)
+
+    def submit(task_id, **fields):
+        answer = calls.submit_task_with_preemption(
+            task_id, "p", AgentActor, {"cpu": 4}, on_preempted="requeue", **fields
+        )
+        assert answer["success"], answer
+
+    submit("first")
+    for number in range(2):
+        submit(f"waits-{number}", queue=True)
+    submit("urgent", priority=9.0)
+    text = chat.accepted.get(timeout=20)
+    assert "were lost. It waits again, 1 of 3 in the queue." in text
 
 
 def test_what_was_not_delivered_is_sent_after_a_restart_and_what_was_is_not(begin, chat):
@@ -239,6 +274,15 @@ def test_a_notice_in_chinese():
         "在资源池 research 中被 urgent-1 抢占，损失了 1m01s 的工作。",
         "用 `schedulemesh explain train-1` 查看它是否恢复、何时恢复。",
     ]
+
+
+def test_a_notice_says_the_place_in_the_queue():
+    notice = notice_of(7, 5.0, "preempted", ATTEMPT, (2, 5))
+    assert (notice.rule, dict(notice.labels)["position"]) == ("notice_preempted", "2")
+    _, summary, action = text_of([notice], "mesh", "en", 2048).lines
+    assert summary.endswith("were lost. It waits again, 2 of 5 in the queue.")
+    assert action == "`schedulemesh explain train-1` says when it returns."
+    assert "重新排队，在 5 个任务中排第 2 位。" in str(text_of([notice], "mesh", "zh", 2048))
 
 
 def test_a_start_is_told_of_who_waited_long():

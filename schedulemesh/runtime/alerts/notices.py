@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from schedulemesh.config.alerts import Severity
 from schedulemesh.config.notices import NOTIFY_LABEL, NoticeRoute
 from schedulemesh.domain.numbers import duration_text
 from schedulemesh.engine.state.pool_names import PoolNames
+from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.metrics.alert_conditions import LabelSet
 from schedulemesh.metrics.alert_evaluation import Alert, AlertState
 from schedulemesh.metrics.alert_rules import filled_in
 
+#: What the rules of notices begin with, before the event.
+NOTICE = "notice_"
 #: Characters of an error in a notice.
 _MOST_OF_ERROR = 300
 #: The class of an error of the scheduler's own, whose text says all.
@@ -22,6 +26,13 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
     "preempted": (
         "It was preempted in pool {pool} by {by}; {lost} of its work were lost.",
         "`schedulemesh explain {task}` says whether and when it returns.",
+    ),
+    "preempted_queued": (
+        (
+            "It was preempted in pool {pool} by {by}; {lost} of its work were lost. It waits again, "
+            "{position} of {waiting} in the queue."
+        ),
+        "`schedulemesh explain {task}` says when it returns.",
     ),
     "failed": (
         "It has failed in pool {pool}, after it had run for {ran}: {why}",
@@ -57,8 +68,17 @@ _SEVERITIES = dict.fromkeys(
 )
 
 
-def notice_of(cursor: int, at: float, kind: str, attempt: Mapping[str, object]) -> Alert:
-    """The notice about an event of an attempt: an alert in a state of its own, without a rule behind it."""
+def notice_of(
+    cursor: int,
+    at: float,
+    kind: str,
+    attempt: Mapping[str, object],
+    place: tuple[int, int] | None = None,
+) -> Alert:
+    """The notice about an event of an attempt: an alert in a state of its own, without a rule behind it.
+    ``place``: where its task waits now, and among how many of its pool; None: it does not.
+    """
+    position, waiting = ("", "") if place is None else map(str, place)
     labels = tuple(
         {
             "task": str(attempt["task_id"]),
@@ -69,12 +89,14 @@ def notice_of(cursor: int, at: float, kind: str, attempt: Mapping[str, object]) 
             "lost": _span(attempt["lost_s"]),
             "by": _by(attempt),
             "why": _why(attempt),
+            "position": position,
+            "waiting": waiting,
         }.items()
     )
-    summary, action = _SENTENCES[kind]
+    summary, action = _SENTENCES[sentence_key(kind, labels)]
     return Alert(
-        id=f"notice_{kind}-{cursor}",
-        rule=f"notice_{kind}",
+        id=f"{NOTICE}{kind}-{cursor}",
+        rule=f"{NOTICE}{kind}",
         labels=labels,
         state=AlertState.NOTICE,
         severity=_SEVERITIES.get(kind, Severity.INFO).value,
@@ -83,6 +105,23 @@ def notice_of(cursor: int, at: float, kind: str, attempt: Mapping[str, object]) 
         value=0.0,
         threshold=0.0,
         active_at=at,
+    )
+
+
+def sentence_key(kind: str, labels: LabelSet) -> str:
+    """Which sentence a notice has: another one of a task that was evicted and waits again."""
+    return "preempted_queued" if kind == "preempted" and dict(labels)["position"] else kind
+
+
+def check_notify(labels: Mapping[str, str], receivers: Collection[str]) -> None:
+    """Raise InvalidRequestError where the label of a task names somebody to be told who does not exist."""
+    receiver = labels.get(NOTIFY_LABEL)
+    if receiver is None or receiver in receivers:
+        return
+    there_are = f"there are {', '.join(receivers)}" if receivers else "this scheduler has none"
+    raise InvalidRequestError(
+        f"label {NOTIFY_LABEL} names the receiver {shown(receiver)}{nearest(receiver, receivers)}; "
+        f"{there_are}, and without the label the routes of notices say who is told"
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from schedulemesh.domain.language import Language
 from schedulemesh.metrics.alert_evaluation import TEST_RULE, Alert, AlertState
 from schedulemesh.metrics.alert_rules import filled_in
+from schedulemesh.runtime.alerts.notices import NOTICE, sentence_key
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -57,7 +58,10 @@ def _block(alert: Alert, language: Language) -> list[str]:
 
 def _sentences(alert: Alert, language: Language) -> tuple[str, str]:
     """What is wrong, and what to do about it."""
-    chinese = _CHINESE.get(alert.rule) if language == "zh" else None
+    rule = alert.rule
+    if alert.state is AlertState.NOTICE:
+        rule = NOTICE + sentence_key(rule.removeprefix(NOTICE), alert.labels)
+    chinese = _CHINESE.get(rule) if language == "zh" else None
     if chinese is None:
         return alert.summary, alert.action
     summary, action = (filled_in(template, alert.labels) for template in chinese)
@@ -241,6 +245,12 @@ _chinese(
     "notice_preempted",
     "在资源池 {pool} 中被 {by} 抢占，损失了 {lost} 的工作。",
     "用 `schedulemesh explain {task}` 查看它是否恢复、何时恢复。",
+)
+_chinese(
+    "notice_preempted_queued",
+    "在资源池 {pool} 中被 {by} 抢占，损失了 {lost} 的工作；"
+    "重新排队，在 {waiting} 个任务中排第 {position} 位。",
+    "用 `schedulemesh explain {task}` 查看何时恢复。",
 )
 _chinese(
     "notice_failed",

@@ -13,6 +13,7 @@ from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
 from schedulemesh.protocol.answers import Details, Explained, Refusal, Response, details
 from schedulemesh.runtime.agents.measurements import gpu_utilization
+from schedulemesh.runtime.alerts.notices import check_notify
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.external_usage import ExternalUsageService
 from schedulemesh.runtime.services.health import HealthCheck
@@ -27,11 +28,14 @@ class AgentService(Service):
 
     def __init__(self, running: RunningSupervisor, external: ExternalUsageService) -> None:
         super().__init__(running)
-        self._external = external
+        self._external, self._receivers = external, running.alerts.receivers
 
     @handler
     async def register_task(self, request: RegisterTask) -> Response:
-        """Register a task that runs on an agent."""
+        """Register a task that runs on an agent. Raises InvalidRequestError where its label ``notify`` names
+        nobody.
+        """
+        check_notify(request.task.labels, self._receivers)
         stimulus = s.TaskAnnounced(
             task=request.task, agent_name=request.agent_name, request_id=request.request_id
         )

@@ -84,7 +84,8 @@ class NoticeService:
                 is_task = attempt["task_id"] and at >= self._since
                 names = self._reactor.state.pool_names
                 if is_task and is_for(receiver, self._routes, kind, attempt, names):
-                    self._alerts.send(receiver, notice_of(cursor, at, kind, attempt))
+                    place = self._place_of(attempt["task_id"]) if kind == "preempted" else None
+                    self._alerts.send(receiver, notice_of(cursor, at, kind, attempt, place))
                     self._sent = True
                 self._cursors[receiver], self._read_at = cursor, at
             if len(events) < _EVENTS:
@@ -92,6 +93,12 @@ class NoticeService:
                 self._cursors[receiver] = max(newest, self._cursors[receiver])
                 return True
         return False
+
+    def _place_of(self, task_id: object) -> tuple[int, int] | None:
+        """Where a task waits, and among how many of its pool; None: it does not."""
+        queue = self._reactor.state.queue
+        waiting = queue.by_id.get(str(task_id))
+        return waiting and (queue.position(waiting), queue.size(waiting.pool_name))
 
     async def _first(self) -> dict[str, int]:
         """Where an earlier process stopped; of a new receiver the newest event before this one began."""

@@ -29,11 +29,12 @@ from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.protocol.answers import GroupPlace, MemberPlace, Response, Responses, WithHandles
 from schedulemesh.runtime.agents.gangs import processes_of
+from schedulemesh.runtime.alerts.notices import check_notify
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.decision_log import log_refusal
 from schedulemesh.runtime.services.restarts import with_real_restarts
-from schedulemesh.runtime.services.running import Service
+from schedulemesh.runtime.services.running import RunningSupervisor, Service
 from schedulemesh.store.journal import InDoubtError
 
 #: Characters of its pool's name in the name of an agent that was submitted without one.
@@ -48,9 +49,14 @@ _REMOVED_S = 5.0
 class SubmissionService(Service):
     """Answers submissions when the agent runs, or cannot."""
 
+    def __init__(self, running: RunningSupervisor) -> None:
+        super().__init__(running)
+        self._receivers = running.alerts.receivers
+
     @handler
     async def submit_task(self, request: SubmitTask, refs: Refs) -> Response | WithHandles:
-        """A submission of a client."""
+        """A submission of a client. Raises InvalidRequestError where its label ``notify`` names nobody."""
+        self._check_notify(request.submission)
         return await self.submit(request.submission, request.blobs, refs)
 
     async def submit(
@@ -73,7 +79,12 @@ class SubmissionService(Service):
 
     @handler
     async def submit_many(self, request: SubmitMany, refs: Refs) -> WithHandles:
-        """Many submissions, which become durable together unless they are large: answered when each is."""
+        """Many submissions, which become durable together unless they are large: answered when each is.
+
+        Raises InvalidRequestError as ``submit_task``.
+        """
+        for submission in request.submissions:
+            self._check_notify(submission)
         references, code = self._executor.references, self._executor.code
         blobs = await self._with_known_classes(request)
         with ExitStack() as holding_references:
@@ -98,6 +109,10 @@ class SubmissionService(Service):
             )
         references.release_unused(self._reactor.state)
         return _together([self._with_handle(outcome) for outcome in outcomes])
+
+    def _check_notify(self, submission: s.TaskSubmitted) -> None:
+        if submission.task is not None:
+            check_notify(submission.task.labels, self._receivers)
 
     async def _decided_in_portions(
         self, stimuli: Sequence[s.TaskSubmitted], blobs: Mapping[str, bytes]
