@@ -301,6 +301,7 @@ def test_defaults_of_the_policy():
         "over_claim_s": 60.0,
         "evict_despite_external_demand": False,
         "allow_exec": False,
+        "links": {},
     }
 
 

@@ -39,6 +39,8 @@ class JobListing(TaskInfo, TaskCondition, total=False):
     running_time: float
     #: When it has run for as long as it may, in seconds since 1970; None: it has no limit.
     limit_at: float | None
+    #: Pages about it elsewhere, by name, as the policy says; absent: there are none.
+    links: dict[str, str]
 
 
 class ListJobs(Call, tag="list_jobs", frozen=True, kw_only=True):

@@ -206,6 +206,8 @@ class ExplainResult(Result, TaskInfo, total=False):
     alternative: int
     agent_name: str
     node_ids: list[str]
+    #: Pages about it elsewhere, by name, as the policy says; absent: there are none.
+    links: dict[str, str]
     #: Since when it is in this state.
     since: float | None
     #: When it ends by the progress that it reports (``end_measured``), or its estimated duration is over.

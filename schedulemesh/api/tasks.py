@@ -125,6 +125,8 @@ class TaskListing(TaskInfo, total=False):
     #: Only of a task that waits in the queue; see QueueListing.
     reason: ReasonCode
     short: Amounts
+    #: Pages about it elsewhere, by name, as the policy says; absent: there are none.
+    links: dict[str, str]
 
 
 class TaskCondition(TypedDict, total=False):

@@ -197,6 +197,7 @@ JOBS = (
     wide("error", "error", sentence),
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
+    wide("links", "links", labels),
 )
 
 _ARRAY = Column(heading="array", key="array")

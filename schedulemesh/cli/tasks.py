@@ -103,7 +103,8 @@ def _record(gateway: Gateway, task_id: str) -> Record:
     (status,) = gateway.ask(standing, Listed).rows
     page = PageQuery(fields=(("task_id", (task_id,)),), order=(("task_id", False),), limit=1)
     rows = gateway.ask(ListPage(listing="tasks", page=page), Details).facts["items"]
-    facts = reworded({**(rows[0] if rows else {}), **status}, in_commands)
+    listed_facts = rows[0] if rows else _links(gateway, task_id)
+    facts = reworded({**listed_facts, **status}, in_commands)
     unknown = "remaining_time" if facts.get("estimated_duration") is None else ""
     shown = {key: value for key, value in facts.items() if key != unknown}
     lines = [
@@ -113,11 +114,20 @@ def _record(gateway: Gateway, task_id: str) -> Record:
     return Record(facts=facts, name="task_id", lines=[line for line in lines if line[1]])
 
 
+def _links(gateway: Gateway, task_id: str) -> dict[str, Any]:
+    """The links of a task that is not listed any more."""
+    from schedulemesh.api.tasks import ExplainTask
+    from schedulemesh.protocol.answers import Explained
+
+    explanation = gateway.ask(ExplainTask(task_id=task_id), Explained).explanation
+    return {"links": explanation.links} if explanation.links else {}
+
+
 def _line(key: str, value: Any) -> str:
     """The value of a task's field for a person."""
     if key in ("resources", "short"):
         return amounts(value)
-    if key == "labels":
+    if key in ("labels", "links"):
         return labels(value)
     if key == "node_id":
         return node(value)

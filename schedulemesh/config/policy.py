@@ -19,6 +19,7 @@ from schedulemesh.config.label_rules import (
 )
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
+from schedulemesh.domain.links import parse_links
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import (
     MAX_TIMEOUT_S,
@@ -189,6 +190,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     evict_despite_external_demand: bool = False
     #: Whether commands and terminals may be started inside the claims of jobs that run (``exec``, ``shell``).
     allow_exec: bool = False
+    #: {name: address}: links from tasks to pages elsewhere, with fields such as {task} and {label.run}.
+    links: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
@@ -215,6 +218,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "protected_pools", _parse_pools(self.protected_pools))
         rules = parse_label_rules(self.label_preemption_rules, MAX_STORED_RULES)
         force(self, "label_preemption_rules", rules)
+        force(self, "links", parse_links(self.links))
 
     @property
     def longest_s(self) -> float:
@@ -234,6 +238,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Every field as plain data: numbers, lists and dicts."""
         shown = msgspec.structs.asdict(self)
         shown["protected_pools"] = list(self.protected_pools)
+        shown["links"] = dict(self.links)
         shown["label_preemption_rules"] = {
             key: {high: list(lows) for high, lows in rules.items()}
             for key, rules in self.label_preemption_rules.items()

@@ -207,6 +207,7 @@ def explained(explanation: Explanation) -> ExplainResult:
         "alternative": explanation.alternative,
         "agent_name": explanation.agent_name,
         "node_ids": list(explanation.node_ids),
+        **({"links": explanation.links} if explanation.links else {}),
         "since": explanation.since,
         "ends_at": explanation.ends_at,
         "end_measured": explanation.end_measured,

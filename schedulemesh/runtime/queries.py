@@ -18,6 +18,7 @@ from schedulemesh.api.windows import WindowInfo
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.budgets import offset_text, public_budget, public_owner_budgets
+from schedulemesh.domain.links import links_of
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
@@ -299,7 +300,8 @@ class StateView:
             "limit_at": limit_at(task),
             "last_metrics": self._metrics_of(task.agent_name),
         }
-        return row
+        links = links_of(self._state.policy.links, task.spec, task.agent_name, row["node_id"])
+        return row | {"links": links} if links else row
 
     def nodes(self) -> list[NodeInfo]:
         """Each alive node with its free resources according to the scheduler's node state."""
@@ -578,8 +580,8 @@ def saved_state(entry: tuple[TaskSpec, str, bool]) -> SavedStateInfo:
     return row
 
 
-def queued_task(row: QueueRow) -> TaskListing:
-    """A task that waits in the queue, among those that run."""
+def queued_task(row: QueueRow, link_templates: Mapping[str, str]) -> TaskListing:
+    """A task that waits in the queue, among those that run. ``link_templates``: those of the policy."""
     listing = row_of_task(TaskListing, row.task)
     listing |= {
         "agent_name": row.agent_name,
@@ -599,4 +601,5 @@ def queued_task(row: QueueRow) -> TaskListing:
         "reason": row.reason,
         "short": row.short.public(),
     }
-    return listing
+    links = links_of(link_templates, row.task, row.agent_name)
+    return listing | {"links": links} if links else listing

@@ -15,6 +15,7 @@ import pytest
 
 from schedulemesh.api.history import STATES
 from schedulemesh.api.logs import ReadTaskLog
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import POOL_STATES, EnsurePool, ListPools
 from schedulemesh.api.tasks import PHASES, SubmitTask
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
@@ -346,6 +347,18 @@ def test_what_users_write_is_text(api, browser):
         document = browser.get(path, 400)
     browser.get(f"/task?id={name}3", 404)
     assert "<script" not in browser.client.get(f"/{name}").text
+
+
+def test_a_task_has_its_links(api, browser):
+    filled(api.mesh)
+    templates = {"W&B": "https://wandb.ai/{label.team}?t={task}", "none": "https://h/{label.no}"}
+    ask(api.mesh, ChangePolicy(changes={"links": templates}, client="test"))
+    browser.sign_in()
+    document = browser.get("/task?id=first")
+    (link,) = [one for one in document.all("a") if "wandb" in one["href"]]
+    assert link["href"] == "https://wandb.ai/x?t=first"
+    assert link["rel"] == "noreferrer noopener"
+    assert "W&B" in document.words
 
 
 def test_a_log_is_text(api, browser, monkeypatch):

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import chain, islice
 
+import msgspec
+
+from schedulemesh.domain.links import links_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
 from schedulemesh.engine.explanation.arrays import explain_array
@@ -30,6 +33,17 @@ def explain(
     state: MeshState, strategies: Strategies, task_id: str, now: float
 ) -> Explanation | Refused:
     """What is known of a task ``now``; a refusal that names near ids where nothing is. Changes nothing."""
+    explanation = _explanation(state, strategies, task_id, now)
+    if isinstance(explanation, Refused) or not state.policy.links:
+        return explanation
+    agent_name, nodes = explanation.agent_name, explanation.node_ids
+    links = links_of(state.policy.links, explanation.task, agent_name, nodes[0] if nodes else None)
+    return msgspec.structs.replace(explanation, links=links)
+
+
+def _explanation(
+    state: MeshState, strategies: Strategies, task_id: str, now: float
+) -> Explanation | Refused:
     queued = state.queue.by_id.get(task_id)
     if queued is not None:
         return explain_queued(Transaction(state, now, strategies), queued)

@@ -204,6 +204,8 @@ class Explanation(
     agent_name: str = ""
     #: Its nodes, where it has any.
     node_ids: tuple[str, ...] = ()
+    #: Pages about it elsewhere, by name.
+    links: dict[str, str] = {}
     #: Since when it is in this state.
     since: float | None = None
     #: When it ends by the progress that it reports (``end_measured``), or its estimated duration is over.

@@ -10,6 +10,7 @@ from typing import cast
 from schedulemesh.api.jobs import JobListing, ListJobs
 from schedulemesh.api.tasks import row_of_task
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.links import links_of
 from schedulemesh.domain.payloads import RUN_DRIVER, JobPayload
 from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.domain.resources import sum_of
@@ -144,4 +145,6 @@ def _row(
     row["attempt"] = attempts.number
     row |= more
     row |= cast("JobListing", task_status(state, task.task_id))
+    if links := links_of(state.policy.links, task, row.get("agent_name", ""), row.get("node_id")):
+        row["links"] = links
     return row

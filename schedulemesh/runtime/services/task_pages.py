@@ -235,7 +235,7 @@ class TaskPages(Service):
             if queue.by_id.get(task.task_id) is not task:
                 return None
             row = queue_row(state, task, queue.position(task), causes, now)
-            return row.public() if of_queue else queued_task(row)
+            return row.public() if of_queue else queued_task(row, state.policy.links)
 
         return row_of
 

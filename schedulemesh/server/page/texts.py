@@ -192,6 +192,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "nothing_to_do": ("Nothing has to be done.", "无需操作。"),
     "explain_command": ("The same on the command line:", "命令行查看同样的内容："),
+    "links": ("Links", "链接"),
     "runs_on": ("Nodes", "所在节点"),
     "ends_in": ("Expected end in {time}", "预计 {time}后结束"),
     "limit_in": ("Reaches its time limit in {time}", "{time}后到达运行时限"),

@@ -1,0 +1,75 @@
+"""Commands inside a job on real Ray: where they run, what they see, and what ends them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from schedulemesh.core.agent.process_marks import living
+from schedulemesh.core.client.scheduler import RayScheduler
+from tests.integration.polling import until
+
+#: Runs until it is ended.
+DRIVER = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+#: Says where it is.
+LOOK = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
+
+
+@pytest.fixture
+def scheduler(ray_cluster, tmp_path):
+    name = f"exec-{uuid.uuid4().hex[:8]}"
+    mesh = RayScheduler(name, namespace=name, state_path=str(tmp_path))
+    mesh.ensure_pool("p", resources={"cpu": 2})
+    mesh.update_preemption_policy(allow_exec=True)
+    yield mesh
+    mesh.shutdown()
+
+
+@pytest.fixture
+def driver(scheduler, tmp_path):
+    """A job that runs, and the id of its driver's process."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "train.py").write_text(DRIVER)
+    environment = {"env_vars": {"COLOUR": "blue"}, "working_dir": str(folder)}
+    fields = {"runtime_env": environment, "on_preempted": "drop"}
+    answer = scheduler.submit_job("j", ["python", "train.py"], "p", {"cpu": 1}, **fields)
+    assert answer["success"], answer
+
+    def written():
+        return "".join(scheduler.job_logs("j")).split()
+
+    return int(until(lambda: [word for word in written() if word.isdigit()], "no id", 60)[-1])
+
+
+def test_a_command_is_where_the_driver_is(scheduler, driver):
+    answer = scheduler.exec_in_task("j", ["python", "-c", LOOK], timeout=60)
+    assert answer["success"], answer
+    folder, environment = json.loads(answer["stdout"])
+    process = Path(f"/proc/{driver}")
+    entries = (process / "environ").read_text().split("\0")
+    of_driver = dict(entry.partition("=")[::2] for entry in entries if entry)
+    assert folder == str((process / "cwd").readlink())
+    assert environment["COLOUR"] == "blue"
+    # Python adds one for itself, and each shell counts.
+    assert {k: v for k, v in environment.items() if of_driver.get(k) != v} == {}
+    assert of_driver.keys() <= environment.keys()
+    missing = scheduler.exec_in_task("j", ["no-such-program"], timeout=60)
+    assert missing["error"].startswith("'no-such-program' cannot be started")
+
+
+def test_the_end_of_the_job_ends_its_commands(scheduler, driver, tmp_path):
+    mark = tmp_path / "pid"
+    script = (
+        f"trap '' HUP TERM; (sleep 600 & echo $! > {mark}.new; mv {mark}.new {mark}); sleep 600"
+    )
+    background = scheduler.exec_in_task("j", ["sh", "-c", f"{script} >/dev/null 2>&1 &"])
+    assert background["exit_code"] == 0
+    pid = until(lambda: mark.exists() and int(mark.read_text()), "no process")
+    assert living(pid)
+    assert scheduler.cancel_task("j")["success"]
+    assert living(pid) is None
+    assert scheduler.exec_in_task("j", ["true"])["reason"] == "task_not_running"
