@@ -20,6 +20,7 @@ from schedulemesh.cli.command import Target, command, note
 from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 
 if TYPE_CHECKING:
+    from schedulemesh.api.exec_sessions import StartExec
     from schedulemesh.protocol.answers import ExecOutput
     from schedulemesh.protocol.exec_reader import ExecReader
 
@@ -51,7 +52,12 @@ def exec_command(
     It runs on the node, in the environment and the folder of the job's driver, sees the same GPUs, and ends
     with the job. Its exit code is passed on. The policy must have `allow_exec`.
     """
-    with _started(target, task, words, takes_input=stdin) as reader:
+    from schedulemesh.api.exec_sessions import StartExec
+
+    request = StartExec(
+        task_id=task, command=tuple(words), takes_input=stdin, request_id=uuid.uuid4().hex
+    )
+    with _started(target, request) as reader:
         if stdin:
             threading.Thread(target=_send_stdin, args=(reader,), daemon=True).start()
         return _print(reader)
@@ -74,11 +80,18 @@ def shell(
         raise InvalidRequestError(
             "shell needs a terminal; in a pipe, use `schedulemesh exec ID --stdin -- COMMAND`"
         )
+    from schedulemesh.api.exec_sessions import StartExec
+
     rows, columns = _size()
-    terminal = os.environ.get("TERM") or "dumb"
-    with _started(
-        target, task, words or _SHELL, terminal=terminal, rows=rows, columns=columns
-    ) as reader:
+    request = StartExec(
+        task_id=task,
+        command=tuple(words or _SHELL),
+        terminal=os.environ.get("TERM") or "dumb",
+        rows=rows,
+        columns=columns,
+        request_id=uuid.uuid4().hex,
+    )
+    with _started(target, request) as reader:
         with _raw_terminal() as resized:
             typing = threading.Thread(target=_type, args=(reader, resized), daemon=True)
             typing.start()
@@ -88,15 +101,11 @@ def shell(
 
 
 @contextmanager
-def _started(
-    target: Target, task: str, words: list[str] | tuple[str, ...], **fields: str | int | bool
-) -> Iterator[ExecReader]:
+def _started(target: Target, request: StartExec) -> Iterator[ExecReader]:
     """Within, a command runs; it is ended where the block is left before it has ended."""
-    from schedulemesh.api.exec_sessions import StartExec
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.exec_reader import ExecReader
 
-    request = StartExec(task_id=task, command=tuple(words), request_id=uuid.uuid4().hex, **fields)
     with gateway_to(target) as gateway:
         reader = ExecReader(gateway.ask, request)
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.exec_sessions import MAX_INPUT, ReadExec, StartExec, WriteExec
@@ -12,8 +13,12 @@ from schedulemesh.protocol.answers import AnswerT, Details, ExecOutput
 #: Seconds for which one request waits for output.
 _WAIT_S = 10.0
 
-#: Sends a request; raises what stands for a refusal, and SchedulerUnavailableError where nobody answers.
-Ask = Callable[[Call, type[AnswerT]], AnswerT]
+
+class Ask(Protocol):
+    """Sends a request."""
+
+    def __call__(self, request: Call, expected: type[AnswerT], /) -> AnswerT:
+        """The answer. Raises what stands for a refusal, and SchedulerUnavailableError: nobody answers."""
 
 
 class ExecReader:
@@ -63,13 +68,18 @@ class ExecReader:
 
     def resize(self, rows: int, columns: int) -> None:
         """Tell it the size of its terminal."""
-        self._ask(self._request(rows=rows, columns=columns), Details)
+        request = WriteExec(
+            task_id=self._task_id,
+            session_id=self._session_id,
+            begin=self._sent,
+            rows=rows,
+            columns=columns,
+        )
+        self._ask(request, Details)
 
     def stop(self) -> None:
         """End it, with all that it has started."""
-        self._ask(self._request(ends=True), Details)
-
-    def _request(self, **fields: int | bool) -> WriteExec:
-        return WriteExec(
-            task_id=self._task_id, session_id=self._session_id, begin=self._sent, **fields
+        request = WriteExec(
+            task_id=self._task_id, session_id=self._session_id, begin=self._sent, ends=True
         )
+        self._ask(request, Details)

@@ -151,8 +151,8 @@ class ExecService(Service):
         if not isinstance(agent.spec.payload, JobPayload) or agent.node_id is None:
             error = f"task {task_id!r} runs in an agent, not in a job; commands are started in jobs"
             return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
-        if (error := self._too_many(task_id)) is not None:
-            return Refused(reason=Reason.TOO_MANY_COMMANDS, error_text=error)
+        if (too_many := self._too_many(task_id)) is not None:
+            return Refused(reason=Reason.TOO_MANY_COMMANDS, error_text=too_many)
         return _Runner(
             name=agent.spec.name,
             incarnation=agent.incarnation,

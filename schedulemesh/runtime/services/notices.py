@@ -98,7 +98,9 @@ class NoticeService:
         """Where a task waits, and among how many of its pool; None: it does not."""
         queue = self._reactor.state.queue
         waiting = queue.by_id.get(str(task_id))
-        return waiting and (queue.position(waiting), queue.size(waiting.pool_name))
+        if waiting is None:
+            return None
+        return queue.position(waiting), queue.size(waiting.pool_name)
 
     async def _first(self) -> dict[str, int]:
         """Where an earlier process stopped; of a new receiver the newest event before this one began."""
