@@ -145,8 +145,9 @@ def test_a_terminal_is_that_of_the_caller(served):
     terminal.process.send_signal(signal.SIGWINCH)
     terminal.type(b"while [ \"$(stty size)\" != '33 99' ]; do sleep 0.05; done; echo si''zed\r")
     terminal.until(b"sized")
-    terminal.type(b"sleep 600; echo inter''rupted\r")
-    terminal.until(b"echo inter''rupted\r\n")
+    # Once it has written, it is what Ctrl-C is for.
+    terminal.type(b"sh -c 'echo be\"\"gun; exec sleep 600'\r")
+    terminal.until(b"begun")
     terminal.type(b"\x03")
     terminal.type(b"exit 9\r")
     assert terminal.end() == 9

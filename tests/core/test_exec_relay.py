@@ -160,7 +160,8 @@ def test_a_terminal_has_a_size_a_type_and_signals(tmp_path):
         await session.until(b"ready")
         await session.write(rows=40, columns=120)
         await session.until(b"resized")
-        await session.write(b"stty size; sleep 600; echo inter''rupted $?\n")
+        # Once it has written, it is what Ctrl-C is for.
+        await session.write(b"sh -c 'stty size; exec sleep 600'\n")
         await session.until(b"40 120")
         await session.write(b"\x03")
         await session.until(b"^C")
