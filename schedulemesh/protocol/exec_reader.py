@@ -14,7 +14,7 @@ from schedulemesh.protocol.answers import AnswerT, Details, ExecOutput
 _WAIT_S = 10.0
 
 
-class Ask(Protocol):
+class AskExec(Protocol):
     """Sends a request."""
 
     def __call__(self, request: Call, expected: type[AnswerT], /) -> AnswerT:
@@ -24,7 +24,7 @@ class Ask(Protocol):
 class ExecReader:
     """A command that was started. One thread may read it while another one writes to it."""
 
-    def __init__(self, ask: Ask, request: StartExec) -> None:
+    def __init__(self, ask: AskExec, request: StartExec) -> None:
         self._ask, self._task_id = ask, request.task_id
         self._session_id = str(ask(request, Details).facts["session_id"])
         self._sent = 0
