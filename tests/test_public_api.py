@@ -82,6 +82,7 @@ def test_signatures_of_the_quick_reference():
         "owner_order": "none",
         "budget": None,
         "owner_budgets": None,
+        "flavors": None,
         "placement_strategy": "STRICT_PACK",
         "pg_pool_config": None,
         "on_preempted": "drop",

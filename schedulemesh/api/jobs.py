@@ -24,6 +24,8 @@ class JobListing(TaskInfo, TaskCondition, total=False):
     label_selector: dict[str, str]
     #: The number of the alternative that it runs in, from 1; 0: it has one alone, or waits.
     alternative: int
+    #: The flavor of its pool that it runs in; empty: in none, or it waits.
+    flavor: str
     #: The Ray job that was adopted as this task; absent: its driver was started by the scheduler.
     ray_job_id: str
     #: Of one that waits: for how many seconds.

@@ -43,6 +43,7 @@ from schedulemesh.domain.budgets import (
     check_owner_budgets,
 )
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
+from schedulemesh.domain.flavors import Flavor, check_flavors
 from schedulemesh.domain.owner_limits import (
     OWNER_ORDERS,
     OwnerLimit,
@@ -136,6 +137,9 @@ class PoolDefinition(LendingDefinition, total=False):
     budget: dict[str, Any] | None
     #: The same of each owner, "default" for all others.
     owner_budgets: dict[str, dict[str, Any]]
+    #: Its named sets of nodes, each a ``name``, a ``label_selector`` and the ``kinds`` of which it has
+    #: its own quota: ``gpu@h100`` among ``resources``. Tasks try them in this order.
+    flavors: list[dict[str, Any]]
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None
 
@@ -264,6 +268,7 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     owner_order: str | UnsetType = UNSET
     budget: Budget | UnsetType | None = UNSET
     owner_budgets: dict[str, Budget] | UnsetType = UNSET
+    flavors: tuple[Flavor, ...] | UnsetType = UNSET
     lending: Lending = {}  # noqa: RUF012  # a struct copies it
 
     def __post_init__(self) -> None:
@@ -287,6 +292,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             check_budget(self.budget)
         if self.owner_budgets is not UNSET:
             check_owner_budgets(self.owner_budgets)
+        if self.flavors is not UNSET:
+            check_flavors(self.flavors)
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
@@ -315,6 +322,7 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             owner_order=self.owner_order,
             budget=self.budget,
             owner_budgets=self.owner_budgets,
+            flavors=self.flavors,
             **self.lending,
         )
 

@@ -98,6 +98,10 @@ class AlternativeInfo(TypedDict, total=False):
 
     #: As a text, such as ``gpu 1 on nodes with ray.io/accelerator-type=H100``.
     alternative: str
+    #: The number of the alternative, from 1; 0: the task has one alone.
+    number: int
+    #: The flavor of its pool; empty: none.
+    flavor: str
     reason: str
     error: str
     sentences: dict[str, SentenceInfo]
@@ -204,6 +208,8 @@ class ExplainResult(Result, TaskInfo, total=False):
     #: The number of the way that it runs in, or in which its start is reserved, from 1; 0: it has one alone,
     #: or none is taken.
     alternative: int
+    #: The flavor of its pool that it runs in, or in which its start is reserved; empty: none.
+    flavor: str
     agent_name: str
     node_ids: list[str]
     #: Pages about it elsewhere, by name, as the policy says; absent: there are none.

@@ -122,6 +122,8 @@ class TaskListing(TaskInfo, total=False):
     label_selector: dict[str, str]
     #: The number of the alternative that it runs in, from 1; 0: it has one alone, or waits.
     alternative: int
+    #: The flavor of its pool that it runs in; empty: in none, or it waits.
+    flavor: str
     #: Only of a task that waits in the queue; see QueueListing.
     reason: ReasonCode
     short: Amounts

@@ -40,6 +40,7 @@ from schedulemesh.config.pools import (
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.domain.budgets import public_budget, public_owner_budgets
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
+from schedulemesh.domain.flavors import public_flavors
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.pool import PoolSpec
@@ -65,6 +66,7 @@ POOL_FIELDS = (
     "owner_order",
     "budget",
     "owner_budgets",
+    "flavors",
     *lending_of(PoolSpec(name="any")),
 )
 _COHORT_FIELDS = ("parent", "weight")
@@ -210,6 +212,8 @@ def normal_pool(value: object, what: str) -> dict[str, Any]:
         normal["budget"] = public_budget(changes["budget"])
     if "owner_budgets" in fields:
         normal["owner_budgets"] = public_owner_budgets(changes["owner_budgets"])
+    if "flavors" in fields:
+        normal["flavors"] = public_flavors(changes["flavors"])
     if "pg_pool_config" in fields:
         normal["pg_pool_config"] = _normal_groups(fields["pg_pool_config"])
     return {name: normal[name] for name in fields}

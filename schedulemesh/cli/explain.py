@@ -139,8 +139,8 @@ def _lines(answer: ExplainResult, now: float) -> list[Line]:
     lines += _part(say("next_step"), answer["hint"])
     for other in answer["others"]:
         lines += _part(say("also", reason=other["reason"]), other["error"])
-    for number_, one in enumerate(answer["alternatives"], start=1):
-        lines += _part(say("alternative_number", number=number_), _alternative(one))
+    for one in answer["alternatives"]:
+        lines += _part(_name_of(one), _alternative(one))
     lines += _part(say("before_it"), _before(answer))
     if answer["weight_raised_by"] > 1.0:
         raised = say("weight_raised", factor=answer["weight_raised_by"])
@@ -193,6 +193,8 @@ def _further(answer: ExplainResult) -> Iterator[Sentence]:
     """What else the title says."""
     if answer["alternative"] and answer["state"] != "queued":
         yield say("title_alternative", number=answer["alternative"])
+    if answer["flavor"] and answer["state"] != "queued":
+        yield say("title_flavor", flavor=answer["flavor"])
     if answer["position"]:
         length = answer["queue_length"]
         yield say("title_position", position=answer["position"], length=length)
@@ -200,6 +202,16 @@ def _further(answer: ExplainResult) -> Iterator[Sentence]:
         yield say("title_evicted", count=answer["preemptions"])
     if answer["failures"]:
         yield say("title_failed", count=answer["failures"])
+
+
+def _name_of(one: AlternativeInfo) -> Sentence:
+    """The alternative and the flavor of the pool."""
+    number, flavor = one["number"], one["flavor"]
+    if not flavor:
+        return say("alternative_number", number=number)
+    if not number:
+        return say("flavor_named", flavor=flavor)
+    return say("alternative_in_flavor", number=number, flavor=flavor)
 
 
 def _alternative(one: AlternativeInfo) -> Sentence:

@@ -12,6 +12,7 @@ from schedulemesh.cli.declared import File
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.texts import amounts, budget, duration, labels, names, owner_limit
+from schedulemesh.domain.node_labels import spelled
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -78,12 +79,19 @@ def _record(row: dict[str, Any]) -> Record:
     shown["owner_budgets"] = "; ".join(
         f"{owner}: {budget(entry)}" for owner, entry in row["owner_budgets"].items()
     )
+    shown["flavors"] = "; ".join(map(_flavor, row["flavors"]))
     for name in _LIMITS:
         shown[name] = None if row[name] is None else duration(row[name])
     lines = [
         (key.removesuffix("_s").replace("_", " "), names(value)) for key, value in shown.items()
     ]
     return Record(facts=row, lines=[line for line in lines if line[1]])
+
+
+def _flavor(flavor: dict[str, Any]) -> str:
+    """A flavor as people read it, such as ``h100 (gpu on nodes with ray.io/accelerator-type=H100)``."""
+    conditions = spelled(tuple(flavor["label_selector"].items()))
+    return f"{flavor['name']} ({', '.join(flavor['kinds'])} on nodes with {conditions})"
 
 
 @command(pools, "set")

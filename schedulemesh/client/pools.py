@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast
 
 from msgspec import UNSET, UnsetType
@@ -97,6 +97,7 @@ class PoolCalls(SchedulerObject):
         owner_order: str = "none",
         budget: Mapping[str, object] | None = None,
         owner_budgets: Mapping[str, Mapping[str, object]] | None = None,
+        flavors: Sequence[Mapping[str, object]] | None = None,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
@@ -129,6 +130,7 @@ class PoolCalls(SchedulerObject):
             owner_order=owner_order,
             budget=budget,
             owner_budgets=owner_budgets,
+            flavors=flavors,
             **parse_lending(_without_unset(lending)),
         )
         answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
@@ -155,6 +157,7 @@ class PoolCalls(SchedulerObject):
         owner_order: str | UnsetType | None = UNSET,
         budget: Mapping[str, object] | UnsetType | None = UNSET,
         owner_budgets: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
+        flavors: Sequence[Mapping[str, object]] | UnsetType | None = UNSET,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool, or change what is given of one that exists.
@@ -189,6 +192,11 @@ class PoolCalls(SchedulerObject):
         "background"), or it is only told ("warn"). ``owner_budgets`` says the same of each owner, as
         ``owner_limits`` does.
 
+        ``flavors`` are named sets of nodes with a quota of their own, in the order in which tasks try them:
+        ``[{"name": "h100", "label_selector": {"ray.io/accelerator-type": "H100"}}]``. The quota of one is
+        ``gpu@h100`` among ``resources``, which then have no plain ``gpu``; ``kinds`` names other kinds than
+        GPUs, such as ``["cpu", "memory"]``.
+
         The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
         by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of
         amounts (a kind that it leaves out is not limited), 0 for nothing of any kind, or None for no limit.
@@ -213,6 +221,7 @@ class PoolCalls(SchedulerObject):
             "owner_order": owner_order,
             "budget": budget,
             "owner_budgets": owner_budgets,
+            "flavors": flavors,
         }
         request = EnsurePool(
             name=parse_name(name, "the pool's name"),
@@ -323,6 +332,7 @@ class PoolCalls(SchedulerObject):
         owner_order: str | UnsetType | None = UNSET,
         budget: Mapping[str, object] | UnsetType | None = UNSET,
         owner_budgets: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
+        flavors: Sequence[Mapping[str, object]] | UnsetType | None = UNSET,
     ) -> PoolResult:
         """Change what is given of a pool that exists, and create destroyed reserved groups again.
 
@@ -342,6 +352,7 @@ class PoolCalls(SchedulerObject):
             "owner_order": owner_order,
             "budget": budget,
             "owner_budgets": owner_budgets,
+            "flavors": flavors,
         }
         changes = self._changes(definition, pg_pool_config)
         request = ResizePool(name=parse_name(name, "the pool's name"), **changes)

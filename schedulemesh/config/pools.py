@@ -25,6 +25,7 @@ from schedulemesh.domain.cohort import (
     parse_limit,
     parse_weight,
 )
+from schedulemesh.domain.flavors import Flavor, check_flavors, check_quota, parse_flavors
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout, span_text
@@ -67,6 +68,7 @@ def parse_pool(
     owner_order: object = UNSET,
     budget: object = UNSET,
     owner_budgets: object = UNSET,
+    flavors: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
@@ -88,6 +90,7 @@ def parse_pool(
         owner_order=owner_order,
         budget=budget,
         owner_budgets=owner_budgets,
+        flavors=flavors,
         **lending,
     )
 
@@ -111,6 +114,7 @@ def changed(
     owner_order: object = UNSET,
     budget: object = UNSET,
     owner_budgets: object = UNSET,
+    flavors: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
@@ -136,6 +140,8 @@ def changed(
         changes["budget"] = as_budget(budget)
     if owner_budgets is not UNSET:
         changes["owner_budgets"] = as_owner_budgets(owner_budgets)
+    if flavors is not UNSET:
+        changes["flavors"] = parse_flavors(flavors)
     spec = msgspec.structs.replace(spec, **{k: v for k, v in changes.items() if v is not UNSET})
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
@@ -253,6 +259,7 @@ class PoolFields(TypedDict, total=False):
     owner_order: str
     budget: Budget | None
     owner_budgets: OwnerBudgets
+    flavors: tuple[Flavor, ...]
 
 
 def parse_changes(fields: Mapping[str, object]) -> PoolFields:
@@ -284,6 +291,8 @@ def parse_changes(fields: Mapping[str, object]) -> PoolFields:
         changes["budget"] = as_budget(fields["budget"])
     if "owner_budgets" in fields:
         changes["owner_budgets"] = as_owner_budgets(fields["owner_budgets"])
+    if "flavors" in fields:
+        changes["flavors"] = parse_flavors(fields["flavors"])
     limits = {name: parse_time_limit(name, fields[name]) for name in TIME_LIMITS if name in fields}
     priorities = {
         name: parse_priority_limit(name, fields[name]) for name in PRIORITY_LIMITS if name in fields
@@ -321,6 +330,7 @@ def check_pool(spec: PoolSpec) -> None:
     parse_owner_order(spec.owner_order)
     check_budget(spec.budget)
     check_owner_budgets(spec.owner_budgets)
+    check_flavors(spec.flavors)
     if spec.groups is not None:
         check_groups(spec.groups)
     check_lending(lending_of(spec))
@@ -328,6 +338,7 @@ def check_pool(spec: PoolSpec) -> None:
 
 
 def _consistent(spec: PoolSpec) -> PoolSpec:
+    check_quota(spec.resources, spec.flavors)
     if spec.groups is not None and spec.groups.fill_target and not spec.target_agents:
         raise InvalidRequestError(
             "pg_pool_config['fill_target_agents'] is True, but target_agents is 0: say how many groups "

@@ -8,9 +8,10 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.containers import as_items
+from schedulemesh.domain.flavors import Flavor, TakenFlavor, counted
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
 from schedulemesh.domain.names import as_text, parse_key, parse_name
-from schedulemesh.domain.node_labels import NodeLabels, check_node_labels
+from schedulemesh.domain.node_labels import NodeLabels, all_of, check_node_labels
 from schedulemesh.domain.numbers import parse_timeout
 from schedulemesh.domain.payloads import (
     SINGLE_PROCESS,
@@ -25,7 +26,7 @@ from schedulemesh.domain.payloads import (
     check_lease,
 )
 from schedulemesh.domain.placement import check_bundles
-from schedulemesh.domain.resources import UNIT, Resources, check_resources, sum_of
+from schedulemesh.domain.resources import OF_FLAVORS, UNIT, Resources, check_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Ray options that a user may give; Ray checks their values.
@@ -141,6 +142,23 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     alternative: int = 0
     #: None: it has none of its own.
     start_limits: StartLimits | None = None
+    #: The flavor of its pool in which it runs, whose labels are among its own; None: it runs in none.
+    flavor: TakenFlavor | None = None
+
+    @property
+    def quota(self) -> Resources:
+        """What it holds of its pool's quota: its resources, those of its flavor as that names them."""
+        return self.resources if self.flavor is None else self.flavor.quota_of(self.resources)
+
+    @property
+    def counted(self) -> Resources:
+        """What counts against the limits of its owner: its resources, and those of its flavor beside them."""
+        return self.resources if self.flavor is None else counted(self.resources, self.quota)
+
+    @property
+    def taken_flavor(self) -> str:
+        """The name of the flavor in which it runs, as listings show it; empty: it runs in none."""
+        return "" if self.flavor is None else self.flavor.name
 
     @property
     def label_selector(self) -> dict[str, str]:
@@ -160,7 +178,10 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         return tuple(map(self.with_alternative, range(len(self.alternatives))))
 
     def with_alternative(self, number: int) -> AgentSpec:
-        """The agent as it runs in one of the ways in which it may."""
+        """The agent as it runs in one of its alternatives, in no flavor yet."""
+        if self.flavor is not None:
+            plain = msgspec.structs.replace(self, flavor=None, node_labels=self.flavor.asked_labels)
+            return plain.with_alternative(number)
         if number == self.alternative:
             return self
         chosen = self.alternatives[number]
@@ -168,6 +189,17 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         if chosen.resources is None:
             return labelled
         return msgspec.structs.replace(labelled, resources=chosen.resources, bundles=chosen.bundles)
+
+    def with_flavor(self, flavor: Flavor) -> AgentSpec:
+        """The agent, which has none yet, as it runs in a flavor of its pool."""
+        taken = TakenFlavor(name=flavor.name, kinds=flavor.kinds, asked_labels=self.node_labels)
+        labels = all_of(flavor.node_labels, self.node_labels)
+        return msgspec.structs.replace(self, flavor=taken, node_labels=labels)
+
+    def as_chosen(self, chosen: AgentSpec) -> AgentSpec:
+        """The agent in the alternative and the flavor of another one that may run in the same ways."""
+        agent = self.with_alternative(chosen.alternative) if self.alternatives else self
+        return msgspec.structs.replace(agent, flavor=chosen.flavor, node_labels=chosen.node_labels)
 
     @property
     def process_names(self) -> tuple[str, ...]:
@@ -268,6 +300,7 @@ def check_agent(spec: AgentSpec) -> None:
         if name:
             parse_name(name, what)
     check_resources(spec.resources)
+    _check_no_flavor(spec)
     if spec.bundles:
         check_bundles(spec.bundles)
     parse_labels(spec.labels)
@@ -291,6 +324,19 @@ def check_agent(spec: AgentSpec) -> None:
         parse_key(spec.class_key, "the class's key")
     if spec.arguments_key is not None:
         parse_key(spec.arguments_key, "the arguments' key")
+
+
+def _check_no_flavor(spec: AgentSpec) -> None:
+    """Raise InvalidRequestError for an agent that names the flavor of a pool: only quotas do."""
+    if spec.flavor is not None:
+        raise InvalidRequestError("flavor is set by the scheduler, not by its callers")
+    for kind, _ in spec.resources.custom:
+        if kind.startswith(OF_FLAVORS):
+            plain, _, _ = kind.partition("@")
+            raise InvalidRequestError(
+                f"resources has {kind!r}, of which only pools have a quota; ask for {plain}, and choose "
+                "a flavor by label_selector"
+            )
 
 
 def _check_alternatives(spec: AgentSpec) -> None:

@@ -47,6 +47,22 @@ def all_of(*selectors: NodeLabels) -> NodeLabels:
     return tuple(sorted({condition for selector in selectors for condition in selector}))
 
 
+@lru_cache(maxsize=4096)
+def excludes(selector: NodeLabels, other: NodeLabels) -> bool:
+    """Whether no node can meet all conditions of both selectors."""
+    conditions: dict[str, list[tuple[bool, frozenset[str | None]]]] = {}
+    for label, condition in (*selector, *other):
+        conditions.setdefault(label, []).append(_parsed(condition))
+    return any(_is_contradiction(of_label) for of_label in conditions.values())
+
+
+def _is_contradiction(conditions: list[tuple[bool, frozenset[str | None]]]) -> bool:
+    """Whether no value of a label meets all of these conditions."""
+    allowed = [values for negated, values in conditions if not negated]
+    refused = [values for negated, values in conditions if negated]
+    return bool(allowed) and not frozenset.intersection(*allowed).difference(*refused)
+
+
 def is_value(text: str) -> bool:
     """Whether this can be the value of a label."""
     return re.fullmatch(_VALUE, text) is not None

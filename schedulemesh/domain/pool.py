@@ -6,6 +6,7 @@ import msgspec
 
 from schedulemesh.domain.budgets import Budget
 from schedulemesh.domain.cohort import LoanLimit
+from schedulemesh.domain.flavors import Flavor, without_flavors
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.owner_limits import OwnerLimit, limit_of
 from schedulemesh.domain.placement import GroupsSpec
@@ -57,6 +58,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     budget: Budget | None = None
     #: How many those of each owner may use, by owner; "default" is for all others.
     owner_budgets: dict[str, Budget] = {}
+    #: Its named sets of nodes, each with a quota of its own among ``resources``, in the order in which tasks
+    #: try them.
+    flavors: tuple[Flavor, ...] = ()
 
     @property
     def has_budgets(self) -> bool:
@@ -73,6 +77,11 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether the owner comes first who has used least."""
         return self.owner_order == "fair"
 
+    @property
+    def plain_quota(self) -> Resources:
+        """The quota of all flavors together, in plain kinds."""
+        return without_flavors(self.resources, self.flavors) if self.flavors else self.resources
+
     def owner_limit(self, owner: str) -> OwnerLimit:
         """What the tasks of an owner may have of the pool."""
         return limit_of(self.owner_limits, owner)
@@ -87,14 +96,17 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return min(limit_s, self.max_run_s)
 
     def default_agent(self) -> Resources:
-        """The resources of an agent that requests none: quota / target_agents, whole GPUs above 1."""
+        """The resources of an agent that requests none: quota / target_agents, whole GPUs above 1. The quota
+        of all flavors counts together.
+        """
+        quota = self.plain_quota
         if self.target_agents <= 0:
-            return self.resources
+            return quota
         n = self.target_agents
-        gpu = self.resources.gpu // n
+        gpu = quota.gpu // n
         return Resources(
-            cpu=self.resources.cpu // n,
-            memory=self.resources.memory // n,
+            cpu=quota.cpu // n,
+            memory=quota.memory // n,
             gpu=gpu if gpu <= UNIT else gpu // UNIT * UNIT,
-            custom=tuple((name, units // n) for name, units in self.resources.custom if units // n),
+            custom=tuple((name, units // n) for name, units in quota.custom if units // n),
         )

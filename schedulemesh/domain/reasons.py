@@ -63,6 +63,13 @@ class Reason(Code):
             "The request asks for more than the whole quota of its pool. Ask for less, or resize the pool."
         ),
     )
+    NO_FLAVOR = (
+        "no_flavor",
+        (
+            "The task may run in no flavor of its pool: its `label_selector` excludes the nodes of each, or "
+            "none covers all that it asks for. Change the selector, or the flavors of the pool."
+        ),
+    )
     CLUSTER_OUT_OF_RESOURCES = (
         "cluster_out_of_resources",
         (

@@ -36,6 +36,8 @@ MAX_AMOUNT = 1e12
 
 _KINDS = ("cpu", "memory", "gpu")
 _KEYS = (*_KINDS, "custom")
+#: How the kinds of flavors begin, of which a quota has amounts.
+OF_FLAVORS = tuple(f"{kind}@" for kind in _KINDS)
 #: Common wrong names of a kind, in lower case and without the prefix "num_" and a plural "s".
 _MEANT = {
     "cpu": "cpu",
@@ -91,7 +93,12 @@ def amounts_text(amounts: Mapping[str, Any]) -> str:
 
 
 def _amount_text(kind: str, amount: float) -> str:
-    return f"{kind} {size_text(amount) if kind == 'memory' else f'{amount:.12g}'}"
+    return f"{kind} {size_text(amount) if _is_memory(kind) else f'{amount:.12g}'}"
+
+
+def _is_memory(kind: str) -> bool:
+    """Whether this is memory, maybe that of a flavor."""
+    return kind == "memory" or kind.startswith("memory@")
 
 
 #: CPUs that count as much as a GPU where work is compared: about what a node has of them per GPU.
@@ -245,7 +252,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     def __str__(self) -> str:
         """Short and readable, such as ``cpu 2, memory 512 MB``."""
         parts = [
-            f"{kind} {size_text(amount / UNIT) if kind == 'memory' else f'{amount / UNIT:g}'}"
+            f"{kind} {size_text(amount / UNIT) if _is_memory(kind) else f'{amount / UNIT:g}'}"
             for kind, amount in self.items()
         ]
         return ", ".join(parts) or "nothing"
@@ -294,6 +301,9 @@ def parse_resources(
     amounts = {k: _amount(k, v, what) for k, v in named.items() if v is not None}
     if covering:
         amounts = {k: _covering(k, named[k], units, what) for k, units in amounts.items()}
+    if of_flavors := amounts.keys() - _KINDS:
+        units = {**dict(custom), **{kind: amounts.pop(kind) for kind in of_flavors}}
+        custom = tuple(sorted((name, amount) for name, amount in units.items() if amount))
     if amounts.get("gpu", 0) > UNIT and amounts["gpu"] % UNIT:
         raise InvalidRequestError(
             f"{what}['gpu'] is {shown(named['gpu'])}; above 1 it must be a whole number of devices"
@@ -368,9 +378,13 @@ def check_resources(resources: Resources, what: str = "resources") -> None:
 
 
 def _kind(key: object, what: str) -> str:
-    """One of the keys of resources; the error of another names the one that was meant, if any."""
+    """One of the keys of resources, or a kind of a flavor, such as ``gpu@h100``, of which quotas have some
+    among their custom resources; the error of another names the one that was meant, if any.
+    """
     kind = as_text(key)
     if kind in _KEYS:
+        return kind
+    if kind is not None and _is_custom(kind) and kind.startswith(OF_FLAVORS):
         return kind
     meant = None if kind is None else _MEANT.get(kind.lower().removeprefix("num_").rstrip("s"))
     hint = "" if meant is None else f" (did you mean {meant!r}?)"
@@ -402,12 +416,13 @@ def _is_custom(name: str) -> bool:
 
 def _amount(kind: str, amount: object, what: str) -> int:
     """The units of an amount of one kind. Raises InvalidRequestError."""
-    if kind == "memory":
-        amount = as_megabytes(amount, f"{what}['memory']")
+    is_memory = kind == "memory" or kind.startswith("memory@")
+    if is_memory:
+        amount = as_megabytes(amount, f"{what}['{kind}']")
     number = as_number(amount)
-    if kind == "memory" and number is not None and MAX_AMOUNT < number < float("inf"):
+    if is_memory and number is not None and MAX_AMOUNT < number < float("inf"):
         raise InvalidRequestError(
-            f"{what}['memory'] is {shown(amount)}; it must be at most {MAX_AMOUNT:g}. {_hint(number)}"
+            f"{what}['{kind}'] is {shown(amount)}; it must be at most {MAX_AMOUNT:g}. {_hint(number)}"
         )
     return _units(amount, f"{what}[{kind!r}]")
 

@@ -74,7 +74,7 @@ def _quota(
 def _idle_gpus(state: MeshState) -> Iterator[Sample]:
     """Of every pool with GPUs, and of those whose agents have any."""
     accounts = list(state.ledger.accounts.values())
-    by_pool = {account.spec.name: 0 for account in accounts if account.spec.resources.gpu}
+    by_pool = {account.spec.name: 0 for account in accounts if account.spec.plain_quota.gpu}
     for name in list(state.running.idle):
         spec = state.agents[name].spec
         by_pool[spec.pool_name] = by_pool.get(spec.pool_name, 0) + spec.resources.gpu

@@ -22,6 +22,7 @@ from schedulemesh.api.results import (
 )
 from schedulemesh.api.tasks import row_of_task
 from schedulemesh.domain.budgets import public_budget, public_owner_budgets
+from schedulemesh.domain.flavors import public_flavors
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
@@ -157,6 +158,7 @@ def pool_definition(spec: PoolSpec) -> PoolDefinition:
         "owner_order": spec.owner_order,
         "budget": public_budget(spec.budget),
         "owner_budgets": public_owner_budgets(spec.owner_budgets),
+        "flavors": public_flavors(spec.flavors),
         "cohort": lending["cohort"],
         "lending_limit": lending["lending_limit"],
         "borrowing_limit": lending["borrowing_limit"],
@@ -196,6 +198,8 @@ def explained(explanation: Explanation) -> ExplainResult:
         "alternatives": [
             {
                 "alternative": one.alternative,
+                "number": one.number,
+                "flavor": one.flavor,
                 "reason": one.reason.value,
                 "error": one.error,
                 "sentences": _sentences(alternative=one.alternative_text, error=one.error_text),
@@ -205,6 +209,7 @@ def explained(explanation: Explanation) -> ExplainResult:
             for one in explanation.alternatives
         ],
         "alternative": explanation.alternative,
+        "flavor": explanation.flavor,
         "agent_name": explanation.agent_name,
         "node_ids": list(explanation.node_ids),
         **({"links": explanation.links} if explanation.links else {}),

@@ -18,6 +18,7 @@ from schedulemesh.api.windows import WindowInfo
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.budgets import offset_text, public_budget, public_owner_budgets
+from schedulemesh.domain.flavors import public_flavors
 from schedulemesh.domain.links import links_of
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.payloads import GangPayload
@@ -199,6 +200,7 @@ class StateView:
                 "owner_order": account.spec.owner_order,
                 "budget": public_budget(account.spec.budget),
                 "owner_budgets": public_owner_budgets(account.spec.owner_budgets),
+                "flavors": public_flavors(account.spec.flavors),
                 "queued": self._state.queue.size(name),
                 **lending_definition(account.spec),
                 "lent_to": {
@@ -294,6 +296,7 @@ class StateView:
             "resources": task.resources.public(),
             "label_selector": {} if agent is None else agent.spec.label_selector,
             "alternative": 0 if agent is None else agent.spec.taken,
+            "flavor": "" if agent is None else agent.spec.taken_flavor,
             "node_id": None if agent is None else agent.node_id,
             "started_at": task.started_at,
             "remaining_time": task.remaining(self._now),
@@ -598,6 +601,7 @@ def queued_task(row: QueueRow, link_templates: Mapping[str, str]) -> TaskListing
         "resources": row.resources.public(),
         "label_selector": dict(row.node_labels),
         "alternative": 0,
+        "flavor": "",
         "reason": row.reason,
         "short": row.short.public(),
     }

@@ -82,6 +82,7 @@ class PoolChange(Body, frozen=True, kw_only=True):
     owner_order: str | UnsetType | None = UNSET
     budget: dict[str, Any] | UnsetType | None = UNSET
     owner_budgets: dict[str, Any] | UnsetType | None = UNSET
+    flavors: list[dict[str, Any]] | UnsetType | None = UNSET
     cohort: str | UnsetType | None = UNSET
     lending_limit: Any | UnsetType = UNSET
     borrowing_limit: Any | UnsetType = UNSET

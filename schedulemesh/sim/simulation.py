@@ -74,7 +74,7 @@ def simulate(
     engine = Engine(strategies=Strategies(parse_node_strategy(node_strategy), plugins=plugins))
     kind: Kind = "gpu" if total.gpu else "cpu"
     usage = {
-        spec.name: PoolUsage(spec.resources, kind, _allowance(policy, timing), BEGIN)
+        spec.name: PoolUsage(spec.plain_quota, kind, _allowance(policy, timing), BEGIN)
         for spec in pools
     }
     only_pool = pools[0].name if len(pools) == 1 else ""

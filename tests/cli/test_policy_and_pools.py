@@ -201,6 +201,34 @@ def test_budgets_are_set_listed_and_exported(scheduler, run, tmp_path):
     assert "budget['then'] is 'stop'; allowed are hold, lower_priority, warn" in wrong.stderr
 
 
+def test_flavors_are_set_listed_and_exported(scheduler, run, tmp_path):
+    each = [
+        f"{{name: {name.lower()}, label_selector: {{model: {name}}}}}" for name in ("H100", "A100")
+    ]
+    flavors = f"flavors=[{', '.join(each)}]"
+    made = run("pools", "create", "p", "resources={cpu: 9, gpu@h100: 2, gpu@a100: 4}", flavors)
+    assert made.exit_code == 0, made.stderr
+    row = rows(run, "pools", "get", "p")
+    assert row["resources"] == {"cpu": 9.0, "custom": {"gpu@a100": 4.0, "gpu@h100": 2.0}}
+    assert [flavor["name"] for flavor in row["flavors"]] == ["h100", "a100"]
+    run("pools", "set", "p", "resources.gpu@h100=3", "lending_limit={gpu@h100: 1}")
+    row = rows(run, "pools", "get", "p")
+    assert row["resources"]["custom"] == {"gpu@a100": 4.0, "gpu@h100": 3.0}
+    assert row["lending_limit"] == {"custom": {"gpu@h100": 1.0}}
+    told = " ".join(run("pools", "get", "p").stdout.split())
+    assert "h100 (gpu on nodes with model=H100); a100 (gpu on nodes with model=A100)" in told
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(run("export").stdout, encoding="utf-8")
+    assert run("diff", "-f", exported).exit_code == 0
+    text = exported.read_text(encoding="utf-8")
+    assert text.index("name: h100") < text.index("name: a100"), "their order counts"
+    wrong = run("pools", "set", "p", "resources={gpu: 4}")
+    assert wrong.exit_code != 0
+    assert "give gpu@h100 and gpu@a100 instead" in wrong.stderr
+    run("pools", "set", "p", "resources={gpu: 4}", "flavors=null")
+    assert rows(run, "pools", "get", "p")["flavors"] == []
+
+
 def test_a_typo_creates_no_pool(scheduler, run):
     scheduler.pool("research")
     done = run("pools", "set", "reserach", "resources.cpu=1")

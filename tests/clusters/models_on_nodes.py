@@ -33,7 +33,8 @@ class Worker:
         return ray.get_runtime_context().get_node_id()
 
 where = ray.get(Worker.remote().where.remote())
-print(json.dumps({"where": where, "told": told, "alternative": os.environ["SCHEDULEMESH_ALTERNATIVE"]}))
+alternative = os.environ.get("SCHEDULEMESH_ALTERNATIVE", "")
+print(json.dumps({"where": where, "told": told, "alternative": alternative}))
 """
 
 

@@ -41,3 +41,24 @@ def test_a_job_a_gang_and_a_lease_take_the_first_alternative_that_is_free():
         assert job["submitted"]
         assert models[job["where"]] == model
         assert (list(job["told"].values()), job["alternative"]) == ([model], alternative)
+
+
+def test_pools_with_flavors_borrow_and_take_back_the_model_that_they_own():
+    told = output_of("tests.clusters.flavors_on_nodes", 300)
+    models, beside = told["models"], told["job beside the lease"]
+    assert ([models[node_id] for node_id in told["lease"]], told["lease flavor"]) == (
+        ["H100"],
+        "h100",
+    )
+    assert (models[beside["where"]], list(beside["told"].values())) == ("A100", ["A100"])
+    owner, guest = told["owner"], told["guest"]
+    assert owner["preempted"] == ["lease"]
+    assert [models[node_id] for node_id in owner["where"]] == ["H100", "H100"]
+    assert guest["preempted"] == []
+    assert [models[node_id] for node_id in guest["where"]] == ["A100", "A100"]
+    assert (owner["flavor"], guest["flavor"]) == ("h100", "a100")
+    assert told["used"] == {
+        "owners": {"cpu": 2.0, "custom": {"gpu@h100": 1.0}},
+        "guests": {"cpu": 2.0, "custom": {"gpu@a100": 1.0}},
+    }
+    assert told["explained"] == [["h100", "insufficient_quota"], ["a100", "insufficient_quota"]]

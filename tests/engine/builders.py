@@ -18,6 +18,7 @@ from schedulemesh.domain.agent import (
 )
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.demand import ExternalDemand
+from schedulemesh.domain.flavors import parse_flavors
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import parse_node_labels
@@ -61,10 +62,11 @@ def pool(
     agents: int = 0,
     groups: GroupsSpec | None = None,
     lending: dict[str, Any] | None = None,
+    flavors: dict[str, dict[str, str]] | None = None,
     **given: Any,
 ) -> PoolSpec:
-    """A pool with this quota, with placement groups where it says how it keeps them, and with the arguments
-    of ``ensure_pool`` about lending.
+    """A pool with this quota, with placement groups where it says how it keeps them, with the arguments of
+    ``ensure_pool`` about lending, and with flavors of GPUs on nodes with these labels.
     """
     return PoolSpec(
         name=name,
@@ -72,6 +74,9 @@ def pool(
         resources=amount(**given),
         target_agents=agents,
         groups=groups,
+        flavors=parse_flavors(
+            [{"name": each, "label_selector": nodes} for each, nodes in (flavors or {}).items()]
+        ),
         **parse_lending(lending or {}),
     )
 

@@ -45,6 +45,7 @@ class World:
             node(name, gpu=self.gpus[name], cpu=99, labels={MODEL: model} if model else {})
             for name, model in self.models.items()
         ]
+        self.nodes = nodes
         self.mesh = Mesh(pool("p", gpu=QUOTA, cpu=999), nodes=nodes)
         self.asked, self.priorities, self.number = {}, {}, 0
 
@@ -69,14 +70,18 @@ class World:
 
     def fits(self, alternative, without=()):
         """Whether an alternative has quota and room, by trying every choice of nodes."""
+        quota = QUOTA
+        for name, places in self.placements().items():
+            quota -= sum(gpus for _, gpus in places) if name not in without else 0
+        return sum(alternative[1]) <= quota and self.fits_on_nodes(alternative, without)
+
+    def fits_on_nodes(self, alternative, without=()):
+        """Whether an alternative has room, by trying every choice of nodes."""
         condition, bundles = alternative
-        free, quota = dict(self.gpus), QUOTA
+        free = dict(self.gpus)
         for name, places in self.placements().items():
             for node_id, gpus in places if name not in without else ():
                 free[node_id] -= gpus
-                quota -= gpus
-        if sum(bundles) > quota:
-            return False
         able = [n for n, m in self.models.items() if condition is None or holds(condition, m)]
         return any(
             all(
@@ -89,14 +94,16 @@ class World:
     def evictions(self, alternative, priority):
         """The sets of tasks whose evictions make an alternative fit; no set contains another one."""
         evictable = [n for n in self.placements() if self.priorities[n] <= priority - 1.0]
-        found = []
-        for count in range(1, len(evictable) + 1):
-            for names in combinations(evictable, count):
-                if not any(set(few) <= set(names) for few in found) and self.fits(
-                    alternative, names
-                ):
-                    found.append(names)
-        return found
+        return self.smallest_sets(evictable, lambda names: self.fits(alternative, names))
+
+    def smallest_sets(self, names, is_enough):
+        """The sets of these that are enough; no set contains another one."""
+        smallest = []
+        for count in range(1, len(names) + 1):
+            for some in combinations(names, count):
+                if not any(set(few) <= set(some) for few in smallest) and is_enough(some):
+                    smallest.append(some)
+        return smallest
 
     def submission(self, priority):
         """A task of any kind with some alternatives; its name and how to submit it."""

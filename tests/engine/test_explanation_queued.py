@@ -566,6 +566,28 @@ def test_a_maintenance_window_comes_before_what_is_short():
     assert found.hint.startswith("it starts there in 2m")
 
 
+def test_a_pool_that_has_lost_its_flavor_says_which_it_has():
+    models = {name: {"model": name} for name in ("h100", "a100")}
+    given = Explained(
+        pool("p", custom={"gpu@h100": 1, "gpu@a100": 1}, flavors=models),
+        nodes=[node(name, gpu=1, labels=labels) for name, labels in models.items()],
+    )
+    given.run("a", gpu=1, node_labels=models["h100"])
+    given.queue("t", gpu=1, node_labels=models["h100"])
+    given.resize(pool("p", custom={"gpu@a100": 1}, flavors={"a100": models["a100"]}))
+    found = given.explain("t")
+    assert codes(found) == [Reason.NO_FLAVOR]
+    assert found.error == (
+        "the task asks for gpu 1 on nodes with model=h100, and pool 'p' has no such flavor: "
+        "a100 (model=a100)"
+    )
+    given.resize(pool("p", custom={"gpu@h100": 1}, flavors={"h100": models["h100"]}))
+    found = given.explain("t")
+    assert [(one.flavor, one.reason) for one in found.alternatives] == [
+        ("h100", Reason.INSUFFICIENT_QUOTA)
+    ]
+
+
 def test_every_reason_of_a_queued_task_is_produced_here():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []

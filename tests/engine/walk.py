@@ -23,6 +23,7 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.state.ways import as_reserved, ways_of_task
 from schedulemesh.engine.transaction import Transaction
 
 Amounts = dict[str, int]
@@ -405,7 +406,7 @@ def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
     """Whether a task waits in a pool that became smaller than each of its alternatives, loans included."""
     return not any(
         could_ever_pay(state, task.pool_name, need_of(state, each))
-        for each in task.each_alternative
+        for each in ways_of_task(state.ledger, task)
     )
 
 
@@ -422,7 +423,7 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
     for task in waiting:
         if task.reservation is None or state.queue.entry(task) >= later.entry:
             continue
-        head, at = task.as_reserved, task.reservation.at
+        head, at = as_reserved(state.ledger, task), task.reservation.at
         if at is None and now - head.queued_at < state.queue.policy.backfill_limit_s:
             continue
         over_at = None if later.duration is None else now + later.duration

@@ -144,6 +144,15 @@ BUDGETS: dict[str, Kind] = {
     "owner_budgets": one_of(
         None, {}, {"default": {"gpu_hours": 1}}, {"a": {"gpu_hours": None}}, []
     ),
+    "flavors": one_of(
+        None,
+        [],
+        [{"name": "x", "label_selector": {"zone": "a"}, "kinds": ["cpu"]}],
+        [{"name": "x@y", "label_selector": {"zone": "a"}}],
+        [{"name": "x"}],
+        [5],
+        {"x": {}},
+    ),
 }
 #: Per public call its arguments.
 CALLS: dict[str, dict[str, Kind]] = {

@@ -29,6 +29,10 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
     ),
     "pool_not_found": ("There is no such pool", "资源池不存在"),
     "no_matching_pool": ("No pool matches its selector", "没有符合条件的资源池"),
+    "no_flavor": (
+        "It may run in no flavor of its pool",
+        "资源池的各规格都不适用于该任务",
+    ),
     "no_pg_pool": ("The pool keeps no placement groups", "资源池没有预建占位组"),
     "conflicting_options": (
         "Ray options and placement group contradict each other",

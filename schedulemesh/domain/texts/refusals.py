@@ -108,6 +108,15 @@ _NODES: Mapping[str, tuple[str, str]] = {
     "values_of_label": ("values of {label} are {values:, }", "{label} 现有的值：{values:、}"),
     "no_such_label": ("none has the label {label}", "没有节点带标签 {label}"),
     "more_values": ("others", "其他"),
+    "no_such_flavor": (
+        "the task asks for {need} on nodes{which}, and pool {pool!r} has no such flavor: {flavors:, }",
+        "任务申请{which}节点上的 {need}，而资源池 {pool!r} 没有适用的规格：{flavors:、}",
+    ),
+    "flavor": ("{name} ({labels})", "{name}（{labels}）"),
+    "no_such_flavor_hint": (
+        "Change label_selector, or give pool {pool!r} a flavor with such nodes",
+        "请修改 label_selector，或为资源池 {pool!r} 增加包含这类节点的规格",
+    ),
     "no_alternative": (
         "none of its alternatives can start: {parts:; }",
         "它的所有备选方式都无法启动：{parts:；}",

@@ -107,6 +107,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return shape, max(shape.bundles, key=_size)
 
     @property
+    def quota_need(self) -> Resources:
+        """What it asks for of its pool's quota: its need, in the flavor in which it runs."""
+        flavor = self.stimulus.agent.flavor
+        return self.need if flavor is None else flavor.quota_of(self.need)
+
+    @property
     def unassigned(self) -> bool:
         """Whether somebody must leave before it has a place to run."""
         return self.by_node or isinstance(self.assignment, NoAssignment)
@@ -195,7 +201,7 @@ def would_run(state: MeshState, request: Request, plan: EvictionPlan | None) -> 
             None if assignment is None or assignment.group is None else assignment.group.group_id
         ),
         group_path="" if assignment is None else assignment.path,
-        whole_pool=request.need == state.ledger.accounts[request.pool_name].spec.resources,
+        whole_pool=request.quota_need == state.ledger.accounts[request.pool_name].spec.resources,
     )
 
 
@@ -285,9 +291,9 @@ def _of_next_member(tx: Transaction, request: Request, entry: QueuedTask) -> Req
     """The request of an array as that of its next member, in the alternative that was chosen."""
     member = next_member(tx, entry)
     submission = member.submission
-    agent = submission.agent
-    if agent.alternatives:
-        agent = agent.with_alternative(request.stimulus.agent.alternative)
+    agent, chosen = submission.agent, request.stimulus.agent
+    if agent.alternatives or chosen.flavor is not None:
+        agent = agent.as_chosen(chosen)
         submission = msgspec.structs.replace(submission, agent=agent)
     return msgspec.structs.replace(request, stimulus=submission, waiting=member)
 

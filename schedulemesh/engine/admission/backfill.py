@@ -22,6 +22,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Account
+from schedulemesh.engine.state.ways import as_reserved, has_ways
 from schedulemesh.engine.transaction import Transaction
 
 #: At how many tasks of a pool without a reserved start is looked for one that could have one.
@@ -143,8 +144,8 @@ class Backfill:
         state, submission = self._tx.state, task.submission
         need = need_of(state, task)
         if (
-            submission.agent.alternatives
-            or not refusals
+            not refusals
+            or has_ways(state.ledger, submission)
             or groups_asked(state, submission, task.pool_name, need) is not None
             or _may_borrow_instead_of_reclaiming(state.ledger.accounts[task.pool_name], need)
         ):
@@ -214,13 +215,15 @@ class Backfill:
             self._without.add(first.task_id)
             return []
         if not self._keep:
-            return [msgspec.structs.replace(first, reservation=start).as_reserved]
-        reserve(self._tx, first, start)
-        return [first.as_reserved]
+            first = msgspec.structs.replace(first, reservation=start)
+        else:
+            reserve(self._tx, first, start)
+        return [as_reserved(self._tx.state.ledger, first)]
 
     def _elsewhere(self, request: Request, delayed: list[QueuedTask]) -> Request | None:
         """The request, if need be in another place, where it delays none of these; None: nowhere."""
-        if any(self._delays.takes_quota(request.pool_name, request.need, head) for head in delayed):
+        quota_need = request.quota_need
+        if any(self._delays.takes_quota(request.pool_name, quota_need, head) for head in delayed):
             return None
         if isinstance(request.assignment, Assignment) and request.group_request is not None:
             return self._in_another_group(request, request.group_request, delayed)
@@ -272,7 +275,7 @@ def _borrows_instead_of_reclaiming(state: MeshState, request: Request) -> bool:
     """
     account = state.ledger.accounts[request.pool_name]
     borrowed = sum_of(s.amount for s in request.payment.shares if s.pool_name != request.pool_name)
-    return _could_reclaim(account, request.need, borrowed)
+    return _could_reclaim(account, request.quota_need, borrowed)
 
 
 def _may_borrow_instead_of_reclaiming(account: Account, need: Resources) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.flavors import counted
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
@@ -68,6 +69,8 @@ from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.quota import Payment
+from schedulemesh.engine.state.ways import has_ways, ways_of
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
@@ -142,10 +145,12 @@ def understand(
     Of several ways in which the agent may run, the first that fits now, else the first that is possible; with
     the others, of which ``each_way`` gives all.
     """
-    if not stimulus.agent.alternatives:
+    if not stimulus.agent.alternatives and not tx.state.ledger.flavored:
         return understand_alone(tx, stimulus, limits_owner=limits_owner)
+    submissions = _ways_of(tx, stimulus)
+    if len(submissions) == 1:
+        return understand_alone(tx, submissions[0], limits_owner=limits_owner)
     requests, refused = list[Request](), list[Refused]()
-    submissions = stimulus.each_alternative
     for number, submission in enumerate(submissions, start=1):
         answer = understand_alone(tx, submission, limits_owner=limits_owner)
         if isinstance(answer, Refused):
@@ -156,8 +161,29 @@ def understand(
         else:
             requests.append(answer)
     if not requests:
-        return refusals.no_alternative(stimulus.agent, refused)
+        return refusals.no_alternative([each.agent for each in submissions], refused)
     return msgspec.structs.replace(requests[0], others=tuple(requests[1:]))
+
+
+def _ways_of(tx: Transaction, stimulus: TaskSubmitted) -> tuple[TaskSubmitted, ...]:
+    """A submission in each way in which it may run, the preferred one first. Where pools have flavors, its
+    pool is chosen now.
+    """
+    ledger, alternatives = tx.state.ledger, stimulus.each_alternative
+    if not ledger.flavored:
+        return alternatives
+    if stimulus.agent.pool_name:
+        return ways_of(ledger, stimulus)
+    pools = [(each, pool_for(tx.state, tx.strategies, each) or "") for each in alternatives]
+    return tuple(
+        way for each, pool_name in pools for way in ways_of(ledger, _alone_in_pool(each, pool_name))
+    )
+
+
+def _alone_in_pool(stimulus: TaskSubmitted, pool_name: str) -> TaskSubmitted:
+    """A submission that chooses its pool, in this one; empty: there is none for it."""
+    agent = msgspec.structs.replace(stimulus.agent, pool_name=pool_name)
+    return msgspec.structs.replace(stimulus, agent=agent)
 
 
 def each_way(tx: Transaction, request: Request, *, limits_owner: bool = True) -> Iterator[Request]:
@@ -194,6 +220,8 @@ def understand_alone(
     need = account.spec.default_agent() if given_need is None else given_need
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
         return _refused_by_pool(state, stimulus, reason, pool_name, need)
+    flavor = agent.flavor
+    quota_need = need if flavor is None else flavor.quota_of(need)
     if waiting is None and (refused := _not_permitted(stimulus, account.spec)) is not None:
         return refused
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
@@ -202,7 +230,7 @@ def understand_alone(
     if pool_name in state.drains.pools:
         return refusals.pool_draining(pool_name)
     if limits_owner and state.owners.pools:
-        refused = beyond_owner_limit(state, stimulus, pool_name, need)
+        refused = beyond_owner_limit(state, stimulus, pool_name, counted(need, quota_need))
         if refused is not None:
             return refused
     if limits_owner and pool_name in state.budgets.spent:
@@ -210,9 +238,10 @@ def understand_alone(
         if refused is not None:
             return refused
     if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:
-        return _in_a_group(state, stimulus, group_request, need, waiting)
+        payment = claim_payment(state, pool_name, quota_need, stimulus.client)
+        return _in_a_group(state, stimulus, group_request, need, payment, waiting)
     node = None
-    payment = claim_payment(state, pool_name, need, stimulus.client)
+    payment = claim_payment(state, pool_name, quota_need, stimulus.client)
     if by_node := stimulus.choose_node and bool(state.cluster.nodes):
         view = _view(stimulus, pool_name, need) if tx.strategies.plugins else None
         waits = payment.short != NOTHING
@@ -246,15 +275,19 @@ def _refused_by_pool(
     state: MeshState, stimulus: TaskSubmitted, reason: Reason, pool_name: str, need: Resources
 ) -> Refused:
     """The refusal of what a pool as it is defined could not hold; see ``ruled_out``."""
+    if reason is Reason.NO_FLAVOR:
+        return refusals.no_flavor(state, pool_name, need, stimulus.agent.node_labels)
     owner = "" if stimulus.task is None else stimulus.task.owner
-    exceeded = exceeds_owner_limit(state, owner, pool_name, need)
+    flavor = stimulus.agent.flavor
+    quota_need = need if flavor is None else flavor.quota_of(need)
+    exceeded = exceeds_owner_limit(state, owner, pool_name, counted(need, quota_need))
     if reason is Reason.EXCEEDS_OWNER_LIMIT and exceeded is not None:
         return exceeded
     if reason is Reason.NO_PG_POOL:
         return refusals.no_pg_pool(pool_name)
     if reason is Reason.CONFLICTING_OPTIONS:
         return refusals.conflicting_options(pool_name)
-    return refusals.exceeds_pool_capacity(state, pool_name, need)
+    return refusals.exceeds_pool_capacity(state, pool_name, quota_need)
 
 
 def _in_a_group(
@@ -262,10 +295,10 @@ def _in_a_group(
     stimulus: TaskSubmitted,
     group_request: GroupRequest,
     need: Resources,
+    payment: Payment,
     waiting: QueuedTask | None,
 ) -> Request | Refused:
     """A request for a placement group, with the group that it may have."""
-    payment = claim_payment(state, group_request.pool_name, need, stimulus.client)
     assignment = find_assignment(state, group_request, waits=bool(payment.short))
     if isinstance(assignment, NoAssignment) and not assignment.could_ever:
         if not may_have_groups(group_request):
@@ -376,7 +409,17 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     if refused is not None:
         return refused
     answers = [_no_victim(tx, search) for search in searches]
-    return refusals.no_alternative(request.stimulus.agent, answers)
+    return refusals.no_alternative(_agents_of(tx, request), answers)
+
+
+def _agents_of(tx: Transaction, request: Request) -> list[AgentSpec]:
+    """The agent of a request in each way in which it may run."""
+    stimulus = request.stimulus
+    if not has_ways(tx.state.ledger, stimulus) and stimulus.agent.flavor is None:
+        return [stimulus.agent]
+    agent = stimulus.agent.with_alternative(0)
+    ways = ways_of(tx.state.ledger, msgspec.structs.replace(stimulus, agent=agent))
+    return [way.agent for way in ways]
 
 
 class _VictimSearch(NamedTuple):
@@ -538,7 +581,7 @@ def submit_again(
     if task is not None and (refused := array_limit(tx.state, task)) is not None:
         return refused
     submission = TaskSubmitted(
-        agent=agent,
+        agent=agent if agent.flavor is None else agent.with_alternative(agent.alternative),
         task=task,
         may_preempt=False,
         state_key=state_key,

@@ -15,7 +15,13 @@ import msgspec
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.ends import Ends
-from schedulemesh.engine.admission.needs import bundles_of, can_be_paid, groups_asked, need_of
+from schedulemesh.engine.admission.needs import (
+    bundles_of,
+    can_be_paid,
+    groups_asked,
+    need_of,
+    quota_need_of,
+)
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.admission.time_limits import longest_run_s
 from schedulemesh.engine.admission.windows import is_emptied
@@ -26,6 +32,7 @@ from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask, Reservation
 from schedulemesh.engine.state.tasks import TaskClass
+from schedulemesh.engine.state.ways import as_reserved
 from schedulemesh.engine.transaction import Transaction
 
 #: What a task takes, by node.
@@ -124,7 +131,8 @@ class Delays:
         """The tasks with a reserved start that come before this place in the queue."""
         queue = self._tx.state.queue
         heads = map(queue.by_id.__getitem__, queue.reserved)
-        return [head.as_reserved for head in heads if queue.entry(head) < entry]
+        ledger = self._tx.state.ledger
+        return [as_reserved(ledger, head) for head in heads if queue.entry(head) < entry]
 
     def outlasted(
         self,
@@ -171,9 +179,10 @@ class Delays:
             return False
         self._refresh()
         state = self._tx.state
-        if can_be_paid(state, pool_name, need_of(state, head) + taken, head.submission.client):
+        head_need = quota_need_of(state, head)
+        if can_be_paid(state, pool_name, head_need + taken, head.submission.client):
             return False
-        need = need_of(state, head).of_kinds(taken)
+        need = head_need.of_kinds(taken)
         if self._classes is None:
             self._classes = classes_by_pool(state)
         classes, ends = self._classes.get(pool_name, []), self._projections.of(head).ends
@@ -245,7 +254,7 @@ class Delays:
                 return False
         if self._classes is None:
             self._classes = classes_by_pool(state)
-        classes, need = self._classes.get(head.pool_name, []), need_of(state, head)
+        classes, need = self._classes.get(head.pool_name, []), quota_need_of(state, head)
         at = quota_free_at(state, head.pool_name, need, classes, projection.ends)
         return at is not None and at <= self._tx.now
 

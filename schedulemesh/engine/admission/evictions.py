@@ -21,7 +21,7 @@ from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.backfill import Backfill
 from schedulemesh.engine.admission.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.admission.in_flight import InFlight, in_flight
-from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.needs import quota_need_of
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import (
@@ -62,6 +62,7 @@ from schedulemesh.engine.state.preemption_rules import Incoming
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Payment, pay
 from schedulemesh.engine.state.tasks import TaskClass
+from schedulemesh.engine.state.ways import ways_of_task
 from schedulemesh.engine.transaction import Transaction
 
 #: Of so many claims that would be revoked it is found out one by one whether they need not be.
@@ -228,7 +229,7 @@ def _kinds_to_get(state: MeshState, request: Request) -> Resources:
     or for room what it needs of the kinds that decide about that.
     """
     short = request.payment.short or _paid_by_itself(state, request).payment.short
-    return short or request.need.scarce
+    return short or request.quota_need.scarce
 
 
 def _price_of(case: Case, plan: EvictionPlan) -> float:
@@ -519,13 +520,13 @@ def may_take_back(state: MeshState, task: QueuedTask) -> bool:
     ledger = state.ledger
     if not ledger.loans and not ledger.promises:
         return False
-    return any(_may_take_back(state, each) for each in task.each_alternative)
+    return any(_may_take_back(state, each) for each in ways_of_task(ledger, task))
 
 
 def _may_take_back(state: MeshState, task: QueuedTask) -> bool:
     """The same for one of its alternatives."""
     ledger, pool_name = state.ledger, task.pool_name
-    account, need = ledger.accounts[pool_name], need_of(state, task)
+    account, need = ledger.accounts[pool_name], quota_need_of(state, task)
     owed = account.lent + unclaimed_quota(state, pool_name) + ledger.promised_by(pool_name)
     short = need.beyond(clipped(account.free))
     return bool(ledger.holds) or short.fits(owed + idle_beside(ledger, pool_name))
@@ -570,7 +571,7 @@ def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
     tx, request, veto, known_nodes = case.tx, case.request, case.veto, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     own_request, kinds = _paid_as_far_as_owned(state, request)
-    need = request.need if kinds is None else request.need.of_kinds(kinds)
+    need = request.quota_need if kinds is None else request.quota_need.of_kinds(kinds)
     if request.stimulus.for_group or not uses_no_more_than_its_quota(account, need):
         return None
     incoming = request.incoming(state)
@@ -599,7 +600,7 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
     limits, known_nodes = case.limits, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     own_request, kinds = _paid_as_far_as_owned(state, request)
-    need = request.need if kinds is None else request.need.of_kinds(kinds)
+    need = request.quota_need if kinds is None else request.quota_need.of_kinds(kinds)
     if not need.fits(account.spec.resources):
         return None
     others = candidates_for(tx, own_request, veto, limits)
@@ -646,7 +647,7 @@ def _any_of(candidates: Candidates) -> bool:
 
 def _paid_by_itself(state: MeshState, request: Request) -> Request:
     """The request without loans of idle quota: what has reclaimed holds none."""
-    payment = pay(state.ledger, request.pool_name, request.need, request.stimulus.client)
+    payment = pay(state.ledger, request.pool_name, request.quota_need, request.stimulus.client)
     return msgspec.structs.replace(request, payment=payment)
 
 
@@ -692,7 +693,7 @@ def _search_among(
     if candidates.may_grow:
         known_nodes.until = tx.now
     demand = msgspec.structs.replace(demand, caps=caps)
-    candidates.need = demand.short_quota if demand.shape is None else demand.shape.total
+    candidates.need = demand.amount
     flight = InFlight(pool_name=request.pool_name)
     if request.counts_leaving or request.revokes:
         flight = in_flight(tx, request, loans=candidates.lends)
@@ -701,7 +702,12 @@ def _search_among(
     if demand.needs_place and reduced.short_quota:
         stays = _group_of_leaving(tx.state, request, flight.items)
     if stays is not None:
-        reduced = Demand(short_quota=reduced.short_quota, needs_place=False, caps=reduced.caps)
+        reduced = Demand(
+            short_quota=reduced.short_quota,
+            needs_place=False,
+            caps=reduced.caps,
+            flavor=reduced.flavor,
+        )
     group_request = request.group_request if reduced.needs_place else None
     agents = VictimAgents(tx.state, candidates, group_request, caps)
     plan = search(tx.state, reduced, agents, tx.now, known_nodes, flight.items)
@@ -775,13 +781,14 @@ def _demand(state: MeshState, request: Request, *, new_group: bool) -> Demand | 
     group will do where it needs a group; False: it takes an existing one.
     """
     short, group_request = request.payment.short, request.group_request
+    flavor = request.stimulus.agent.flavor
     if request.stimulus.for_group and short:
         return None
     if group_request is None:
         shape = request.node_shape if request.by_node else None
-        return Demand(short_quota=short, needs_place=request.by_node, shape=shape)
+        return Demand(short_quota=short, needs_place=request.by_node, shape=shape, flavor=flavor)
     if not isinstance(request.assignment, NoAssignment):
-        return Demand(short_quota=short, needs_place=False)
+        return Demand(short_quota=short, needs_place=False, flavor=flavor)
     may_create = (
         new_group
         and request.assignment.could_ever
@@ -793,4 +800,5 @@ def _demand(state: MeshState, request: Request, *, new_group: bool) -> Demand | 
         shape=group_request.shape if may_create else None,
         pool_name=group_request.pool_name,
         too_many_groups=excess(state, group_request),
+        flavor=flavor,
     )

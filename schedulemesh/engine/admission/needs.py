@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.flavors import counted
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.payloads import AgentPayload, JobPayload
 from schedulemesh.domain.placement import MAX_BUNDLES
@@ -24,6 +25,7 @@ from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Payment, can_pay
+from schedulemesh.engine.state.ways import is_covered, ways_of_task
 
 
 def need_of(state: MeshState, task: QueuedTask) -> Resources:
@@ -36,6 +38,17 @@ def need_of_submission(state: MeshState, submission: TaskSubmitted) -> Resources
     if submission.default_resources:
         return state.ledger.accounts[submission.agent.pool_name].spec.default_agent()
     return submission.agent.resources
+
+
+def quota_need_of(state: MeshState, task: QueuedTask) -> Resources:
+    """What a queued task asks for of its pool's quota, in the flavor that it has."""
+    return quota_need_of_submission(state, task.submission)
+
+
+def quota_need_of_submission(state: MeshState, submission: TaskSubmitted) -> Resources:
+    """What a submission to a pool asks for of its quota, in the way of running that its agent has."""
+    need, flavor = need_of_submission(state, submission), submission.agent.flavor
+    return need if flavor is None else flavor.quota_of(need)
 
 
 def could_ever_pay(state: MeshState, pool_name: str, need: Resources) -> bool:
@@ -52,16 +65,21 @@ def ruled_out(
     state: MeshState, submission: TaskSubmitted, pool_name: str, need: Resources
 ) -> Reason | None:
     """Why a pool as it is defined could not hold this even if nothing else ran, whatever nodes there are:
-    its quota is too small, or its owner's limit; or it keeps no placement groups and they are asked
-    for, or the other way round. None: it could.
+    it may run in none of the pool's flavors; its quota is too small, or its owner's limit; or it keeps no
+    placement groups and they are asked for, or the other way round. None: it could.
     """
-    if not could_ever_pay(state, pool_name, need):
+    flavor, quota_need, ledger = submission.agent.flavor, need, state.ledger
+    if flavor is not None:
+        quota_need = flavor.quota_of(need)
+    elif pool_name in ledger.flavored and is_covered(ledger.accounts[pool_name].spec, need):
+        return Reason.NO_FLAVOR
+    if not could_ever_pay(state, pool_name, quota_need):
         return Reason.EXCEEDS_POOL_CAPACITY
     owner = None if submission.task is None else submission.task.owner
     if (
         owner is not None
         and state.owners.pools
-        and state.owners.exceeds(pool_name, owner, need) is not None
+        and state.owners.exceeds(pool_name, owner, counted(need, quota_need)) is not None
     ):
         return Reason.EXCEEDS_OWNER_LIMIT
     agent = submission.agent
@@ -86,7 +104,7 @@ def why_ruled_out(state: MeshState, task: QueuedTask) -> Reason | None:
     """
     reasons = [
         ruled_out(state, each.submission, each.pool_name, need_of(state, each))
-        for each in task.each_alternative
+        for each in ways_of_task(state.ledger, task)
     ]
     return None if None in reasons else reasons[0]
 
@@ -98,7 +116,7 @@ def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
 
 def could_start_alone(state: MeshState, task: QueuedTask) -> bool:
     """Whether a queued task could start if nothing else ran, on the nodes that there are."""
-    return any(could_start_alone_in(state, each) for each in task.each_alternative)
+    return any(could_start_alone_in(state, each) for each in ways_of_task(state.ledger, task))
 
 
 def could_start_alone_in(state: MeshState, task: QueuedTask) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from schedulemesh.domain.arrays import array_form
+from schedulemesh.domain.flavors import counted
 from schedulemesh.domain.owner_limits import OwnerLimit
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.admission.needs import need_of, quota_need_of
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.ways import ways_of_task
 
 #: How many of an owner's tasks are named.
 _NAMED = 3
@@ -50,6 +54,19 @@ def beyond_owner_limit(
         ),
         short_quota=excess(limit, use.held, need),
     )
+
+
+def limit_in_each_way(state: MeshState, task: QueuedTask) -> tuple[OwnerLimit, Resources] | None:
+    """The limits that the owner of a task which waits would exceed with it in every flavor in which it may
+    run, in the first one, and what counts against them there; None: in some flavor it would exceed none.
+    """
+    needs = [task.need_of_class or need_of(state, task)]
+    if task.pool_name in state.ledger.flavored:
+        ways = ways_of_task(state.ledger, task)
+        needs = [counted(need_of(state, way), quota_need_of(state, way)) for way in ways]
+    limits = [state.owners.short(task.pool_name, task.spec.owner, need) for need in needs]
+    exceeded = [limit for limit in limits if limit is not None]
+    return (exceeded[0], needs[0]) if len(exceeded) == len(needs) else None
 
 
 def exceeds_owner_limit(

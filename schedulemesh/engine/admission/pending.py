@@ -373,7 +373,7 @@ def _grow(tx: Transaction, agent: Agent, waiting: Waiting, paid: tuple[Share, ..
 def _whole(state: MeshState, agent: Agent) -> bool:
     """Whether quota and room are complete."""
     name, place, need = agent.spec.name, agent.place, agent.spec.resources
-    if agent.paid != need:
+    if agent.paid != agent.spec.quota:
         return False
     if isinstance(place, InGroup):
         group = state.groups.by_id.get(place.group_id)

@@ -40,6 +40,7 @@ from schedulemesh.engine.state.gangs import extra_tasks
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask, front_of
 from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.state.ways import ways_of_task
 from schedulemesh.engine.transaction import Transaction
 
 #: Refusals that only say that a task does not fit now: it may wait in the queue.
@@ -127,7 +128,7 @@ def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
     no_room = tx.state.queue.no_room
     if all(
         no_room.includes(each.submission.agent.node_labels, need_of(tx.state, each))
-        for each in task.each_alternative
+        for each in ways_of_task(tx.state.ledger, task)
     ):
         return False
     return Backfill(tx).may_be_over(task)

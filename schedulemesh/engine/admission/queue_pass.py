@@ -47,6 +47,7 @@ from schedulemesh.engine.admission.needs import (
     need_of,
     need_of_submission,
     on_nodes,
+    quota_need_of_submission,
 )
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
@@ -85,6 +86,7 @@ from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
+from schedulemesh.engine.state.ways import has_ways, ways_of
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group: a new one, an unused one, or one to be removed for it.
@@ -388,7 +390,7 @@ class _Pass:
                 closed = queue.closed_of(pool_name)
                 usable = idle + clipped(ledger.accounts[pool_name].free) if closed else idle
                 for queue_class in closed:
-                    need = queue_class.need
+                    need = None if pool_name in ledger.flavored else queue_class.need
                     if need is None or need.fits(usable) or ledger.holds:
                         queue.open[queue_class] = None
                         opened.append(queue_class)
@@ -490,12 +492,23 @@ class _Pass:
         submission = state.queue.by_id[queue_class.first[-1]].submission
         places = queue_class.on_nodes
         if places is None:
-            each = queue_class.each_alternative(submission)
+            each = self._ways(queue_class, submission)
             places = queue_class.on_nodes = on_nodes(each)
         if places and state.ledger.accounts[queue_class.pool_name].spec.groups is None:
             includes = state.queue.no_room.includes
             return not all(includes(node_labels, need) for node_labels, need in places)
-        return any(map(self._may_have_room, queue_class.each_alternative(submission)))
+        return any(map(self._may_have_room, self._ways(queue_class, submission)))
+
+    def _ways(
+        self, queue_class: QueueClass, submission: TaskSubmitted
+    ) -> tuple[TaskSubmitted, ...]:
+        """A submission of a class in each way in which its tasks may run, the preferred one first."""
+        ledger = self._tx.state.ledger
+        if not submission.agent.alternatives and not ledger.flavored:
+            return (submission,)
+        if not queue_class.submissions:
+            queue_class.submissions = ways_of(ledger, submission)
+        return queue_class.submissions
 
     def _usage(self, queue_class: QueueClass) -> ShareKey:
         """The dominant share of all quota that the pool's tasks hold, by its weight."""
@@ -524,10 +537,24 @@ class _Pass:
     def _would_borrow(self, queue_class: QueueClass, task: QueuedTask) -> bool:
         """Whether the pool's own quota is not enough, and it is in a cohort that may lend it some."""
         state, pool_name = self._tx.state, queue_class.pool_name
-        need, ledger = need_of(state, task), state.ledger
-        if need.fits(ledger.accounts[pool_name].free):
+        ledger = state.ledger
+        if pool_name in ledger.flavored:
+            return self._would_borrow_in_flavor(queue_class, task)
+        if need_of(state, task).fits(ledger.accounts[pool_name].free):
             return False
         return bool(ledger.cohorts.neighbours(pool_name).names)
+
+    def _would_borrow_in_flavor(self, queue_class: QueueClass, task: QueuedTask) -> bool:
+        """The same for a pool with flavors: whether the first flavor that can be paid needs a loan."""
+        state, pool_name, client = self._tx.state, task.pool_name, task.submission.client
+        free = state.ledger.accounts[pool_name].free
+        for each in self._ways(queue_class, task.submission):
+            quota_need = quota_need_of_submission(state, each)
+            if quota_need.fits(free):
+                return False
+            if can_be_paid(state, pool_name, quota_need, client):
+                break
+        return bool(state.ledger.cohorts.neighbours(pool_name).names)
 
     def _serve(self, queue_class: QueueClass) -> bool:
         """Try to start the next task of a class; whether another one of it may start."""
@@ -660,7 +687,7 @@ class _Pass:
     def _takes_one_node(self, task: QueuedTask) -> bool:
         """Whether a task runs outside of placement groups, in one way alone, and its node is chosen here."""
         state, submission = self._tx.state, task.submission
-        if submission.agent.alternatives or not submission.choose_node:
+        if has_ways(state.ledger, submission) or not submission.choose_node:
             return False
         need = need_of(state, task)
         return groups_asked(state, submission, task.pool_name, need) is None
@@ -699,8 +726,8 @@ class _Pass:
         """Whether there is quota for a task in any of its alternatives."""
         state, pool_name, client = self._tx.state, task.pool_name, task.submission.client
         return any(
-            can_be_paid(state, pool_name, need_of_submission(state, each), client)
-            for each in queue_class.each_alternative(task.submission)
+            can_be_paid(state, pool_name, quota_need_of_submission(state, each), client)
+            for each in self._ways(queue_class, task.submission)
         )
 
     def _may_have_room(self, submission: TaskSubmitted) -> bool:

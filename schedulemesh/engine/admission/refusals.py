@@ -11,7 +11,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, Death
 from schedulemesh.domain.demand import ExternalDemand
-from schedulemesh.domain.node_labels import spelled
+from schedulemesh.domain.node_labels import NodeLabels, spelled
 from schedulemesh.domain.payloads import GangPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
@@ -134,6 +134,22 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
     )
 
 
+def no_flavor(
+    state: MeshState, pool_name: str, need: Resources, node_labels: NodeLabels
+) -> Refused:
+    """The task may run in no flavor of the pool."""
+    flavors = [
+        say("flavor", name=flavor.name, labels=spelled(flavor.node_labels))
+        for flavor in state.ledger.accounts[pool_name].spec.flavors
+    ]
+    labels = say("with_labels", labels=spelled(node_labels)) if node_labels else ""
+    return Refused(
+        reason=Reason.NO_FLAVOR,
+        error_text=say("no_such_flavor", need=need, which=labels, pool=pool_name, flavors=flavors),
+        hint_text=say("no_such_flavor_hint", pool=pool_name),
+    )
+
+
 def cluster_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     """The task does not fit on any node that has the labels it asks for, even on an idle one."""
     need, every = shape.bundles[0], state.cluster.nodes.values()
@@ -177,15 +193,15 @@ def no_such_node(state: MeshState, shape: GroupShape) -> Sentence:
     return say("parts", parts=parts)
 
 
-def no_alternative(agent: AgentSpec, answers: Sequence[Refused]) -> Refused:
-    """The refusal of an agent for which none of the ways in which it may run is possible: that of one which
+def no_alternative(agents: Sequence[AgentSpec], answers: Sequence[Refused]) -> Refused:
+    """The refusal of an agent for which none of these ways in which it may run is possible: that of one which
     may become possible, else of the first; its error says why for each.
     """
     if len(answers) == 1:
         return answers[0]
     passing = (Reason.BUDGET_SPENT, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.OWNER_LIMIT)
     refused = next((answer for answer in answers if answer.reason in passing), answers[0])
-    if len(answers) < len(agent.alternatives):
+    if len(answers) < len(agents):
         return refused
     parts = [
         say(
@@ -194,16 +210,14 @@ def no_alternative(agent: AgentSpec, answers: Sequence[Refused]) -> Refused:
             alternative=described(each),
             error=answer.error_text,
         )
-        for number, (each, answer) in enumerate(
-            zip(agent.each_alternative, answers, strict=True), start=1
-        )
+        for number, (each, answer) in enumerate(zip(agents, answers, strict=True), start=1)
     ]
     return msgspec.structs.replace(refused, error_text=say("no_alternative", parts=parts))
 
 
 def described(agent: AgentSpec) -> Sentence:
     """The way in which an agent is to run, such as ``gpu 1 on nodes with zone=a``."""
-    amount = agent.resources or say("pool_default")
+    amount = agent.quota or say("pool_default")
     labels = agent.node_labels
     where = say("nodes_with", labels=spelled(labels)) if labels else say("any_node")
     return say("alternative", amount=amount, where=where)

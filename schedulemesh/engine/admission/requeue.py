@@ -107,7 +107,7 @@ def grown_after(state: MeshState, agent: Agent, death: Death | None) -> tuple[Ag
 def _most_memory(state: MeshState, task: TaskSpec, agent: Agent) -> int:
     """The most memory that a task may grow to, in units."""
     account = state.ledger.accounts.get(agent.spec.pool_name)
-    quota = 0 if account is None else account.spec.resources.memory
+    quota = 0 if account is None else account.spec.plain_quota.memory
     if task.oom_max_memory is None:
         return quota
     return min(quota, round(task.oom_max_memory * UNIT))
@@ -307,12 +307,16 @@ def _keep_place(tx: Transaction, task_id: str, agent: Agent, not_before: float) 
     """Reserve its start where it was for a task that waits for a moment only: others that come after it would
     have to leave again.
     """
-    state, alternative = tx.state, agent.spec.alternative
+    state, alternative, flavor = tx.state, agent.spec.alternative, agent.spec.taken_flavor
     group = state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.reserved and group.phase is GroupPhase.READY:
         tx.emit(
             StartReserved(
-                task_id=task_id, at=not_before, group_id=group.group_id, alternative=alternative
+                task_id=task_id,
+                at=not_before,
+                group_id=group.group_id,
+                alternative=alternative,
+                flavor=flavor,
             )
         )
         return
@@ -321,7 +325,13 @@ def _keep_place(tx: Transaction, task_id: str, agent: Agent, not_before: float) 
     if len(node_ids) != max(1, len(agent.spec.bundles)):
         node_ids = ()
     tx.emit(
-        StartReserved(task_id=task_id, at=not_before, node_ids=node_ids, alternative=alternative)
+        StartReserved(
+            task_id=task_id,
+            at=not_before,
+            node_ids=node_ids,
+            alternative=alternative,
+            flavor=flavor,
+        )
     )
 
 

@@ -39,7 +39,9 @@ from schedulemesh.engine.admission.needs import (
     could_start_alone_in,
     groups_asked,
     need_of,
+    quota_need_of,
 )
+from schedulemesh.engine.admission.owner_limits import limit_in_each_way
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.admission.turns import in_turn
 from schedulemesh.engine.admission.windows import outside, outside_windows
@@ -48,6 +50,7 @@ from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask, Reservation
 from schedulemesh.engine.state.tasks import TaskClass
+from schedulemesh.engine.state.ways import as_reserved, has_ways, in_way_of, ways_of_task
 from schedulemesh.engine.transaction import Transaction
 
 #: Reservations of placement groups that are made anew on one tick.
@@ -99,9 +102,7 @@ def _is_passed_over(state: MeshState, task: QueuedTask) -> bool:
     """Whether a task may not start at present: because of its owner's limits, of a budget, or as a member of
     an array.
     """
-    need = task.submission.agent.resources
-    is_limited = state.owners.short(task.pool_name, task.spec.owner, need) is not None
-    if is_limited or state.arrays.is_full(task.spec):
+    if limit_in_each_way(state, task) is not None or state.arrays.is_full(task.spec):
         return True
     return state.budgets.holds(task.pool_name, task.spec.owner, task.need_of_class)
 
@@ -168,22 +169,22 @@ def _first_start(
     """When and where it can start in the first of its alternatives that could start if nothing else ran: it
     may start in another one before. With several, in the one that can start first.
     """
-    if not task.submission.agent.alternatives:
+    if not has_ways(state.ledger, task.submission):
         return _start(state, projection, task, classes)
     starts = [
-        msgspec.structs.replace(
-            _start(state, projection, each, classes), alternative=each.submission.agent.alternative
-        )
-        for each in task.each_alternative
+        in_way_of(_start(state, projection, each, classes), each)
+        for each in ways_of_task(state.ledger, task)
         if could_start_alone_in(state, each)
     ]
     return min(starts, key=_when)
 
 
-def _when(start: Reservation) -> tuple[float, bool, int]:
-    """The sort key of starts: the earliest; of those whose time is not known, one that has a place."""
+def _when(start: Reservation) -> tuple[float, bool]:
+    """The sort key of starts: the earliest; of those whose time is not known, one that has a place. Of equal
+    ones the first is taken.
+    """
     at = inf if start.at is None else start.at
-    return (at, start.group_id is None and not start.node_ids, start.alternative)
+    return (at, start.group_id is None and not start.node_ids)
 
 
 def _start(
@@ -213,7 +214,7 @@ def _quota_at(
     """When the task has its quota, of its pool alone or with what is idle in the cohort now; None: nobody
     knows.
     """
-    need = need_of(state, task)
+    need = quota_need_of(state, task)
     if can_be_paid(state, task.pool_name, need, task.submission.client):
         return projection.ends.now
     return quota_free_at(state, task.pool_name, need, classes, projection.ends)
@@ -227,14 +228,15 @@ def _after_others(
     """
     if start.at is None or start.at > tx.now:
         return start
-    state, task = tx.state, task.each_alternative[start.alternative]
-    need = need_of(state, task)
+    state = tx.state
+    task = as_reserved(state.ledger, msgspec.structs.replace(task, reservation=start))
+    need, quota_need = need_of(state, task), quota_need_of(state, task)
     taken = sums_on(start.node_ids, bundles_of(state.cluster, task.submission.agent, need))
     before = delays.reserved_before(state.queue.entry(task))
     delayed = [
         head
         for head in delays.outlasted(before, task.submission, task.pool_name, need)
-        if delays.takes_quota(task.pool_name, need, head) or delays.takes_room(taken, [head])
+        if delays.takes_quota(task.pool_name, quota_need, head) or delays.takes_room(taken, [head])
     ]
     times = [head.reservation.at for head in delayed if head.reservation is not None]
     known_times = [at for at in times if at is not None]
@@ -263,5 +265,6 @@ def reserve(tx: Transaction, task: QueuedTask, start: Reservation) -> None:
             group_id=start.group_id,
             first_at=start.first_at,
             alternative=start.alternative,
+            flavor=start.flavor,
         )
     )

@@ -26,7 +26,7 @@ from schedulemesh.engine.admission.budgets import held_until
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.delays import counts_guesses
 from schedulemesh.engine.admission.ends import Ends, estimate_of
-from schedulemesh.engine.admission.needs import is_ruled_out, need_of
+from schedulemesh.engine.admission.needs import is_ruled_out, quota_need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.admission.windows import outside, outside_windows
 from schedulemesh.engine.messages.explanation import DurationEstimate
@@ -36,6 +36,7 @@ from schedulemesh.engine.state.estimates import Estimate
 from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.ways import ways_of_task
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -149,9 +150,9 @@ def described(task_id: str, estimate: Estimate) -> DurationEstimate:
 
 def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends) -> Start:
     """When there is quota and room for a task whose start is not reserved."""
-    total_need = request.need + _asked_before(state, task)
+    total_need = request.quota_need + _asked_before(state, task)
     pool_quota = state.ledger.accounts[task.pool_name].spec.resources
-    if total_need == request.need and not request.payment.short:
+    if total_need == request.quota_need and not request.payment.short:
         total_need = NOTHING
     elif not total_need.fits(pool_quota + could_ever_borrow(state.ledger, task.pool_name)):
         return Start(unknown=say("start_behind_too_many"))
@@ -195,5 +196,6 @@ def _asked_before(state: MeshState, task: QueuedTask) -> Resources:
     for queue_class in () if pool is None else pool.classes.values():
         count, first = queue_class.entries.bisect_left(entry), queue.by_id[queue_class.first[-1]]
         if count and not is_ruled_out(state, first):
-            need_before = need_before + need_of(state, first).times(count)
+            first_way = ways_of_task(state.ledger, first)[0]
+            need_before = need_before + quota_need_of(state, first_way).times(count)
     return need_before

@@ -13,7 +13,7 @@ from schedulemesh.config.queueing import BY_REMAINING
 from schedulemesh.domain.priorities import class_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
-from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.needs import quota_need_of
 from schedulemesh.engine.admission.owner_limits import named_owner
 from schedulemesh.engine.messages.explanation import Finding, OrderFactor
 from schedulemesh.engine.state.fair_order import FairOrder
@@ -21,6 +21,7 @@ from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask, remaining_s
 from schedulemesh.engine.state.shares import dominant_usage, raised_weight, share_key
+from schedulemesh.engine.state.ways import ways_of_task
 
 
 def order_of(state: MeshState, task: QueuedTask, now: float) -> tuple[OrderFactor, ...]:
@@ -60,7 +61,8 @@ def _of_pool(state: MeshState, task: QueuedTask, now: float) -> Iterator[OrderFa
         yield OrderFactor(factor="pool's use", value=usage, detail_text=detail)
     account = state.ledger.accounts[pool_name]
     neighbours = state.ledger.cohorts.neighbours(pool_name).names
-    if neighbours and not need_of(state, task).fits(account.free):
+    ways = ways_of_task(state.ledger, task) if neighbours else ()
+    if neighbours and not any(quota_need_of(state, way).fits(account.free) for way in ways):
         share = share_key(state, pool_name, now)[-1] / raised
         detail = say("order_pool_share", pool=pool_name, raised=more)
         yield OrderFactor(factor="pool's share", value=share, detail_text=detail)

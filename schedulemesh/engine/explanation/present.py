@@ -57,6 +57,7 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
         idle_limit_s=idle_limit(state, task),
         eviction=last_eviction(state, task.spec.task_id),
         alternative=0 if agent is None else agent.spec.taken,
+        flavor="" if agent is None else agent.spec.taken_flavor,
     )
     phase = task.phase
     estimate = estimate_of(state, task, now)

@@ -25,6 +25,7 @@ from itertools import islice
 
 import msgspec
 
+from schedulemesh.domain.flavors import counted
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import Request
@@ -76,6 +77,7 @@ from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.shares import raised_weight
+from schedulemesh.engine.state.ways import has_ways, ways_of
 from schedulemesh.engine.transaction import Transaction
 
 #: What is asked for in one alternative, who could be evicted for that, and how.
@@ -113,7 +115,7 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
     examined = [
         (each, *_considered(tx, task, each)) for each in each_way(tx, request, limits_owner=False)
     ]
-    if task.submission.agent.alternatives:
+    if has_ways(tx.state.ledger, task.submission):
         alternatives = _of_each(tx, task, examined)
         explained = msgspec.structs.replace(explained, alternatives=alternatives)
     if not request.fits_now:
@@ -151,8 +153,9 @@ def _limited(tx: Transaction, task: QueuedTask, examined: list[_Examined]) -> Re
 
 def _limited_in(tx: Transaction, task: QueuedTask, request: Request) -> Refused | None:
     """The budget that is spent, or its owner's limit, for which it does not start in this alternative."""
-    args = (request.stimulus, task.pool_name, request.need)
-    return beyond_budget(tx.state, *args, tx.now) or beyond_owner_limit(tx.state, *args)
+    args, need = (tx.state, request.stimulus, task.pool_name), request.need
+    spent = beyond_budget(*args, need, tx.now)
+    return spent or beyond_owner_limit(*args, counted(need, request.quota_need))
 
 
 def _limit(limited: Refused) -> Finding:
@@ -168,13 +171,18 @@ def _of_each(
     examined: list[_Examined],
 ) -> tuple[AlternativeFinding, ...]:
     """Why a task does not start in each of the ways in which it may run."""
-    possible = {one[0].stimulus.agent.alternative: one for one in examined}
+    possible = {_way(one[0].stimulus): one for one in examined}
     return tuple(
-        _possible_alternative(tx, task, *possible[number])
-        if number in possible
+        _possible_alternative(tx, task, *possible[_way(each)])
+        if _way(each) in possible
         else _impossible_alternative(tx, each)
-        for number, each in enumerate(task.submission.each_alternative)
+        for each in ways_of(tx.state.ledger, task.submission)
     )
+
+
+def _way(submission: TaskSubmitted) -> tuple[int, str]:
+    """The alternative and the flavor in which a submission is to run."""
+    return submission.agent.alternative, submission.agent.taken_flavor
 
 
 def _impossible_alternative(tx: Transaction, submission: TaskSubmitted) -> AlternativeFinding:
@@ -183,6 +191,8 @@ def _impossible_alternative(tx: Transaction, submission: TaskSubmitted) -> Alter
         raise TypeError("what is possible is examined otherwise")
     return AlternativeFinding(
         alternative_text=described(submission.agent),
+        number=submission.agent.taken,
+        flavor=submission.agent.taken_flavor,
         reason=refused.reason,
         error_text=refused.error_text,
         short_quota=refused.short_quota,
@@ -204,6 +214,8 @@ def _possible_alternative(
         findings.insert(0, _limit(limited))
     return AlternativeFinding(
         alternative_text=described(request.stimulus.agent),
+        number=request.stimulus.agent.taken,
+        flavor=request.stimulus.agent.taken_flavor,
         reason=findings[0].reason,
         error_text=findings[0].error_text,
         short_quota=shortage.quota,
@@ -271,6 +283,7 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
         failures=task.attempts.failures,
         eviction=last_eviction(tx.state, task.task_id),
         alternative=_reserved_alternative(task),
+        flavor="" if task.reservation is None else task.reservation.flavor,
     )
 
 

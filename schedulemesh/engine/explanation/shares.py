@@ -62,7 +62,7 @@ def _owners(state: MeshState, pool_name: str, now: float) -> Iterator[ShareRow]:
     claims: dict[str, list[Resources]] = {owner: [] for owner in counted}
     for agent in map(state.agents.__getitem__, state.agents_of[pool_name]):
         if agent.owner is not None:
-            claims.setdefault(agent.owner, []).append(agent.spec.resources)
+            claims.setdefault(agent.owner, []).append(agent.spec.counted)
     waiting: dict[str, int] = {}
     for task in state.queue.of_pool(pool_name):
         waiting[task.spec.owner] = waiting.get(task.spec.owner, 0) + _count(state, task)

@@ -116,7 +116,7 @@ def _quota(
     pool_name = request.pool_name
     account = state.ledger.accounts[pool_name]
     parts = [
-        say("pool_lacks", pool=pool_name, short=short, need=request.need),
+        say("pool_lacks", pool=pool_name, short=short, need=request.quota_need),
         say("quota_free", free=account.free, quota=account.spec.resources),
         *held_by(holders),
     ]

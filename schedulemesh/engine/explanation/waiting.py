@@ -20,7 +20,7 @@ from schedulemesh.engine.admission.backfill import first_in_order
 from schedulemesh.engine.admission.budgets import held_until
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.needs import need_of
-from schedulemesh.engine.admission.owner_limits import excess
+from schedulemesh.engine.admission.owner_limits import excess, limit_in_each_way
 from schedulemesh.engine.admission.windows import outside_windows
 from schedulemesh.engine.explanation.order import behind_owner
 from schedulemesh.engine.explanation.shortage import cause_of_shortage
@@ -159,11 +159,11 @@ class WaitCauses:
 
     def _beyond_owner_limit(self, task: QueuedTask) -> Resources | None:
         """By how much its owner would exceed its limits in the pool; None: it would not."""
-        state, need = self._tx.state, task.need_of_class or need_of(self._tx.state, task)
-        limit = state.owners.short(task.pool_name, task.spec.owner, need)
-        if limit is None:
+        exceeded = limit_in_each_way(self._tx.state, task)
+        if exceeded is None:
             return None
-        return excess(limit, state.owners.use_of(task.pool_name, task.spec.owner).held, need)
+        use = self._tx.state.owners.use_of(task.pool_name, task.spec.owner)
+        return excess(exceeded[0], use.held, exceeded[1])
 
     def _request(self, kind: Hashable, task: QueuedTask) -> Request | WaitCause:
         """What is asked for; a cause where that can never be as things are."""

@@ -210,7 +210,7 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
         state_restored=restored,
         group_id=place.group_id,
         group_path=place.path if isinstance(place, InGroup) else "",
-        whole_pool=spec.resources == quota,
+        whole_pool=spec.resources == quota or (spec.flavor is not None and spec.quota == quota),
     )
     return tx.answer(submission.request_id, accepted)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.node_labels import selects
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, size_text, sum_of
@@ -315,6 +316,10 @@ def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
     if not state.nodes_known:
         return ()
     total = sum((node.total for node in state.cluster.nodes.values()), NOTHING)
+    for flavor in spec.flavors:
+        nodes = (n for n in state.cluster.nodes.values() if selects(flavor.node_labels, n.labels))
+        of_nodes = sum_of(node.total for node in nodes)
+        total += flavor.quota_of(of_nodes).beyond(of_nodes)
     if spec.resources.fits(total):
         return ()
     beyond = spec.resources.beyond(total)

@@ -83,6 +83,10 @@ class AlternativeFinding(
 
     #: Such as ``gpu 1 on nodes with ray.io/accelerator-type=H100``.
     alternative_text: Text
+    #: The number of the alternative, from 1; 0: the task has one alone.
+    number: int = 0
+    #: The flavor of its pool; empty: none.
+    flavor: str = ""
     reason: Reason
     #: One sentence for people; nothing may depend on its text.
     error_text: Text
@@ -201,6 +205,8 @@ class Explanation(
     #: Of a task that runs, or has a reserved start, the number of the way that was taken, from 1; 0: there is
     #: one alone, or none is taken.
     alternative: int = 0
+    #: Of a task that runs, or has a reserved start, the flavor of its pool that was taken; empty: none.
+    flavor: str = ""
     agent_name: str = ""
     #: Its nodes, where it has any.
     node_ids: tuple[str, ...] = ()

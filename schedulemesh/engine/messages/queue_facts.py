@@ -123,6 +123,8 @@ class StartReserved(Fact, tag="start_reserved", frozen=True, kw_only=True):
     first_at: float | None = None
     #: In which of its alternatives, from 0.
     alternative: int = 0
+    #: In which flavor of its pool; empty: in none.
+    flavor: str = ""
 
 
 class QueuedTasksEstimated(Fact, tag="queued_tasks_estimated", frozen=True, kw_only=True):

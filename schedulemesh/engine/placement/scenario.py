@@ -15,6 +15,7 @@ from collections.abc import Hashable
 
 import msgspec
 
+from schedulemesh.domain.flavors import TakenFlavor
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.placement.bundles import Room
@@ -41,6 +42,16 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     caps: LoanCaps | None = None
     #: The only nodes on which a place is sought for bundles on several nodes; None: all.
     only_nodes: tuple[str, ...] | None = None
+    #: The flavor in which it is to run; None: in none.
+    flavor: TakenFlavor | None = None
+
+    @property
+    def amount(self) -> Resources:
+        """What it takes of what victims leave: on nodes, or where it lacks no room there, of quota."""
+        if self.shape is not None:
+            return self.shape.total
+        short = self.short_quota
+        return short if self.flavor is None else self.flavor.resources_of(short)
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True, gc=False):

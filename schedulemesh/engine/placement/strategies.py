@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from schedulemesh.domain.flavors import flavors_for
 from schedulemesh.domain.labels import Selector, matches
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
@@ -160,9 +161,19 @@ def _ordered_pools(
     places = []
     for account in accounts:
         pool_need = account.spec.default_agent() if need is None else need
+        if account.spec.flavors:
+            pool_need = _in_best_flavor(ledger, account, pool_need)
         if _could_hold(ledger, account, pool_need):
             places.append((*_pool_place(account, pool_need, strategy, scale), account.spec.name))
     return [name for *_, name in sorted(places)]
+
+
+def _in_best_flavor(ledger: Ledger, account: Account, need: Resources) -> Resources:
+    """A need in the flavor of a pool that has most room for it, of those that could ever hold it."""
+    flavors = flavors_for(account.spec.flavors, need, ())
+    quotas = [flavor.quota_of(need) for flavor in flavors]
+    able = [quota for quota in quotas if _could_hold(ledger, account, quota)]
+    return max(able or quotas or [need], key=lambda quota: score_pool(account, quota))
 
 
 def _could_hold(ledger: Ledger, account: Account, need: Resources) -> bool:

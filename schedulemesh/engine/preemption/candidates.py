@@ -200,7 +200,7 @@ class Candidates:
 
     def quota_of(self, agent: Agent) -> Resources:
         """What quota its eviction frees for the incoming task."""
-        return agent.spec.resources
+        return agent.spec.quota
 
     def turned_away(self) -> dict[Reason, int]:
         """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too, because

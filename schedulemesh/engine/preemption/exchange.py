@@ -63,7 +63,7 @@ class TasksOfBorrowers(Borrowers):
         if agent is None:
             return None
         excess = self._excess.get(agent.spec.pool_name, NOTHING)
-        if not _fits(agent.spec.resources, excess):
+        if not _fits(agent.spec.quota, excess):
             return None
         if task.spec.extra_of:
             return super().candidate_of(task)
@@ -100,7 +100,7 @@ class TasksOfBorrowers(Borrowers):
 
     def _judge_in_sum(self, task_class: TaskClass) -> Verdict:
         excess = self._excess[task_class.pool_name]
-        if not _fits(task_class.resources, excess):
+        if not _fits(task_class.quota, excess):
             return Verdict(refused=Reason.OWN_QUOTA)
         return self._judge(task_class)
 
@@ -149,7 +149,7 @@ def exchanged(
         new_shares[victim.name] = victim.shares
         short = short.beyond(_part(victim.shares, owner))
     for pool_name, of_pool in by_pool.items():
-        used = sum_of(victim.resources for victim in of_pool)
+        used = sum_of(state.agents[victim.name].spec.quota for victim in of_pool)
         if not _fits(used, excess_of(state, pool_name, revoked)):
             return None
         short = _exchange(state, pool_name, owner, [v.name for v in of_pool], short, new_shares)

@@ -188,7 +188,7 @@ class _Search:
         """
         if first is None:
             return None
-        need = self._demand.short_quota if self._shape is None else self._shape.total
+        need = self._demand.amount
         idle = first.idle_beyond(need)
         if not idle:
             return first
@@ -239,7 +239,7 @@ class _Search:
     def _class_may_suffice(self, task_class: TaskClass) -> bool:
         """Whether one agent with tasks of this class could free all that is short."""
         frees = task_class.resources
-        if not task_class.count or not self._demand.short_quota.fits(frees):
+        if not task_class.count or not self._demand.short_quota.fits(task_class.quota):
             return False
         if not self._demand.needs_place:
             return True
@@ -397,7 +397,7 @@ class _Search:
         scenario, taken = self._sites.scenario, []
 
         def helps(task_class: TaskClass) -> bool:
-            return task_class.count > 0 and task_class.resources.helps(scenario.short_quota)
+            return task_class.count > 0 and task_class.quota.helps(scenario.short_quota)
 
         if not scenario.short_quota:
             return []

@@ -92,5 +92,5 @@ class CohortFacts:
             agent = self._agents[name]
             agent.shares = tuple(Share(pool_name=pool, amount=amount) for pool, amount in amounts)
             for task_id in self._running.on_agent(name):
-                self._running.adopt(task_id, agent.spec.resources, agent.payers)
+                self._running.adopt(task_id, agent.spec, agent.payers)
             self._cluster.touch(agent.node_id)

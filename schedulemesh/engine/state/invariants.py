@@ -81,8 +81,9 @@ def _check_owners_of_queue(state: MeshState, pool_name: str) -> list[Entry]:
         for owner, of_owner in queue_class.owners.items():
             tasks = [queue.by_id[task_id] for *_, task_id in of_owner.entries]
             _expect(all(t.spec.owner == owner for t in tasks), f"a task of {owner} is another's")
-            need = queue_class.need or state.ledger.accounts[pool_name].spec.default_agent()
-            room = None if queue_class.exceeds else state.owners.room(pool_name, owner, need)
+            room = (
+                None if queue_class.exceeds else queue.room_of_class(pool_name, owner, queue_class)
+            )
             _expect(of_owner.room == room, f"{owner} has room for {of_owner.room}, not {room}")
             first = list(of_owner.entries[: of_owner.count_in(room)])
             rest = of_owner.entries[len(first) :]
@@ -102,7 +103,7 @@ def _check_owners(state: MeshState) -> None:
     for name, uses in owners.uses.items():
         agents = [state.agents[agent_name] for agent_name in state.agents_of[name]]
         for owner in {a.owner for a in agents if a.owner is not None} | uses.keys():
-            claims = [agent.spec.resources for agent in agents if agent.owner == owner]
+            claims = [agent.spec.counted for agent in agents if agent.owner == owner]
             use = uses[owner]
             summed = (sum_of(claims), len(claims))
             _expect((use.held, use.running) == summed, f"{owner} holds {use}, not {summed}")
@@ -414,7 +415,7 @@ def _check_agents(state: MeshState) -> None:
         if isinstance(phase, Waiting):
             _check_waiting(state, name, phase)
         elif not (isinstance(phase, Ending) and isinstance(phase.previous, Starting)):
-            _expect(agent.paid == agent.spec.resources, f"{name} runs on a claim that is not whole")
+            _expect(agent.paid == agent.spec.quota, f"{name} runs on a claim that is not whole")
 
 
 def _check_waiting(state: MeshState, name: str, waiting: Waiting) -> None:
@@ -423,8 +424,8 @@ def _check_waiting(state: MeshState, name: str, waiting: Waiting) -> None:
     incoming = state.agents[name]
     promised = sum_of(share.amount for share in waiting.promised)
     _expect(
-        incoming.paid + promised == incoming.spec.resources,
-        f"{name} has {incoming.paid} and gets {promised} of {incoming.spec.resources}",
+        incoming.paid + promised == incoming.spec.quota,
+        f"{name} has {incoming.paid} and gets {promised} of {incoming.spec.quota}",
     )
     loans = tuple(s for s in waiting.promised if s.pool_name != incoming.spec.pool_name)
     noted = state.ledger.promises.get(name, ("", ()))[1]

@@ -241,6 +241,8 @@ class MeshState:
         name = fact.spec.name
         if name not in self.ledger.accounts:
             self.pool_names.note_created(name)
+        elif self.ledger.accounts[name].spec.flavors != fact.spec.flavors:
+            self.queue.forget_ways(name)
         before = loans_within_trees(self.ledger)
         self.ledger.ensure(fact.spec)
         note_separated(self.ledger, self.agents, before)
@@ -475,7 +477,7 @@ class MeshState:
                 self.running.start(task_id, fact.at, agent.payers)
                 self._note_running(task_id, fact.at)
             else:
-                self.running.adopt(task_id, agent.spec.resources, agent.payers)
+                self.running.adopt(task_id, agent.spec, agent.payers)
         self.evictions.agent_started(fact.agent_name, fact.at)
         self._touch(agent)
 
@@ -637,6 +639,7 @@ class MeshState:
                 phase=phase,
                 max_run_s=max_run_s,
                 resources=NOTHING if agent is None else agent.spec.resources,
+                flavor=None if agent is None else agent.spec.flavor,
                 payers=() if agent is None else agent.payers,
             )
         )

@@ -201,7 +201,7 @@ class Owners:
         uses = self.uses[agent.spec.pool_name]
         use = uses.setdefault(agent.owner, OwnerUse(mean_at=at))
         self._remember(agent.spec.pool_name, use, at)
-        use.change(agent.spec.resources, 1)
+        use.change(agent.spec.counted, 1)
 
     def ended(self, agent: Agent, at: float) -> None:
         """The claim of an agent is released."""
@@ -210,7 +210,7 @@ class Owners:
         uses = self.uses[agent.spec.pool_name]
         use = uses[agent.owner]
         self._remember(agent.spec.pool_name, use, at)
-        use.change(NOTHING - agent.spec.resources, -1)
+        use.change(NOTHING - agent.spec.counted, -1)
         if len(uses) > _IDLE_OWNERS:
             self._forget_idle(uses, at)
 
@@ -327,4 +327,4 @@ def _exceeded(
 
 
 def _seen_by_queue(spec: PoolSpec) -> tuple[object, ...]:
-    return (spec.owner_limits, spec.owner_order, spec.default_agent(), spec.resources)
+    return (spec.owner_limits, spec.owner_order, spec.default_agent(), spec.resources, spec.flavors)

@@ -18,6 +18,7 @@ from sortedcontainers import SortedList
 from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
+from schedulemesh.domain.flavors import counted, flavors_for
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupShape
@@ -60,6 +61,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     first_at: float | None = None
     #: In which of its alternatives, from 0.
     alternative: int = 0
+    #: In which flavor of its pool; empty: in none.
+    flavor: str = ""
 
 
 class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -104,23 +107,6 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     def task_id(self) -> str:
         """The id of the task."""
         return self.spec.task_id
-
-    @property
-    def each_alternative(self) -> tuple[QueuedTask, ...]:
-        """The task in each of the ways in which it may run, the preferred one first."""
-        if not self.submission.agent.alternatives:
-            return (self,)
-        return tuple(
-            msgspec.structs.replace(self, submission=submission)
-            for submission in self.submission.each_alternative
-        )
-
-    @property
-    def as_reserved(self) -> QueuedTask:
-        """The task in the way in which its start is reserved."""
-        if self.reservation is None or not self.submission.agent.alternatives:
-            return self
-        return self.each_alternative[self.reservation.alternative]
 
     @property
     def pool_name(self) -> str:
@@ -637,14 +623,20 @@ class Queue:
             return
         counts_owners = task.pool_name in self.owners.pools
         exceeds = counts_owners and self._exceeds_limit(task)
-        # With alternatives it depends on its owner which of them is within the limits.
+        # With alternatives or flavors it depends on its owner which of them is within the limits.
         alone = counts_owners and (
-            bool(task.submission.agent.alternatives) or self.owners.is_fair(task.pool_name)
+            bool(task.submission.agent.alternatives)
+            or self.owners.is_fair(task.pool_name)
+            or bool(self.owners.pools[task.pool_name].flavors)
         )
         owner = task.spec.owner if alone else ""
         queue_class = self._class_in(pool, task, owner=owner, exceeds=exceeds)
         if counts_owners:
-            room = None if exceeds else self._room(task.pool_name, task.spec.owner, queue_class)
+            room = (
+                None
+                if exceeds
+                else self.room_of_class(task.pool_name, task.spec.owner, queue_class)
+            )
             pool.place_of_owner(queue_class, self.entry(task), task.spec.owner, room)
             self._note_withheld(pool, queue_class)
         else:
@@ -701,9 +693,23 @@ class Queue:
     def _need(self, pool_name: str, need: Resources | None) -> Resources:
         return self.owners.pools[pool_name].default_agent() if need is None else need
 
-    def _room(self, pool_name: str, owner: str, queue_class: QueueClass) -> int | None:
-        """How many tasks of a class its owner's limits permit to start now."""
-        return self.owners.room(pool_name, owner, self._need(pool_name, queue_class.need))
+    def room_of_class(self, pool_name: str, owner: str, queue_class: QueueClass) -> int | None:
+        """How many tasks of a class its owner's limits permit to start now, in the flavor in which it may
+        start most; None: any number.
+        """
+        need, spec = self._need(pool_name, queue_class.need), self.owners.pools[pool_name]
+        flavors = spec.flavors and {
+            flavor.name: flavor
+            for labels in queue_class.each_labels
+            for flavor in flavors_for(spec.flavors, need, labels)
+        }
+        if not flavors:
+            return self.owners.room(pool_name, owner, need)
+        rooms = [
+            self.owners.room(pool_name, owner, counted(need, flavor.quota_of(need)))
+            for flavor in flavors.values()
+        ]
+        return None if None in rooms else max(room for room in rooms if room is not None)
 
     def _note_withheld(self, pool: PoolQueue, queue_class: QueueClass) -> None:
         """Have passes try a class as long as not all of its entries are withheld."""
@@ -716,6 +722,14 @@ class Queue:
             self.open[queue_class] = None
             self.changed = True
 
+    def forget_ways(self, pool_name: str) -> None:
+        """The flavors of a pool have changed, and with them the ways in which its tasks may run."""
+        pool = self.pools.get(pool_name)
+        for queue_class in (
+            () if pool is None else (*pool.classes.values(), *pool.withheld.values())
+        ):
+            queue_class.forget_ways()
+
     def note_use(self, pool_name: str, owner: str) -> None:
         """An owner holds more or less of a pool: other entries of its tasks are withheld."""
         pool = self.pools.get(pool_name)
@@ -725,7 +739,9 @@ class Queue:
             return
         pool.sort_firsts(owner)
         for queue_class in list(pool.of_owner.get(owner, ())):
-            room = None if queue_class.exceeds else self._room(pool_name, owner, queue_class)
+            room = (
+                None if queue_class.exceeds else self.room_of_class(pool_name, owner, queue_class)
+            )
             if room != queue_class.owners[owner].room:
                 pool.set_room(queue_class, owner, room)
                 self._note_withheld(pool, queue_class)
@@ -814,6 +830,7 @@ def _class_of(task: QueuedTask, *, owner: str, exceeds: bool) -> ClassKey:
         spec.evict_pools,
         agent.node_labels,
         agent.alternatives,
+        "" if agent.flavor is None else agent.flavor.name,
         owner,
         exceeds,
         bool(spec.extra_of),

@@ -34,13 +34,15 @@ ClassKey = tuple[
     NodeLabels,
     tuple[Alternative, ...],
     str,
+    str,
     bool,
     bool,
 ]
 
 
-#: What the tasks of a class ask for, and their alternatives: what payment depends on.
-Asked = tuple[Resources | None, tuple[Alternative, ...]]
+#: What the tasks of a class ask for, the labels of nodes, and their alternatives: what payment depends on.
+#: The flavor is that of extra members, which have one already.
+Asked = tuple[Resources | None, NodeLabels, tuple[Alternative, ...], str]
 
 
 #: What classes asked for that are gone, beyond twice as much as there are classes, at which it is forgotten.
@@ -88,7 +90,7 @@ class QueueClass:
         #: What each of them asks for; None: what is usual in the pool.
         self.need = key[2]
         #: The same object in all classes of a queue that ask for the same.
-        self.asked: Asked = (key[2], key[10])
+        self.asked: Asked = (key[2], key[9], key[10], key[11])
         #: Whether each of them alone exceeds its owner's limits.
         self.exceeds = key[-2]
         #: Whether they are extra members of elastic gangs, for which nobody waits.
@@ -104,13 +106,15 @@ class QueueClass:
         #: See ``needs.on_nodes``; None: not needed yet.
         self.on_nodes: tuple[tuple[NodeLabels, Resources], ...] | None = None
 
-    def each_alternative(self, submission: TaskSubmitted) -> tuple[TaskSubmitted, ...]:
-        """A submission of the class in each way in which its tasks may run, the preferred one first."""
-        if not submission.agent.alternatives:
-            return (submission,)
-        if not self.submissions:
-            self.submissions = submission.each_alternative
-        return self.submissions
+    def forget_ways(self) -> None:
+        """The ways in which its tasks may run have changed."""
+        self.submissions, self.on_nodes = (), None
+
+    @property
+    def each_labels(self) -> tuple[NodeLabels, ...]:
+        """The labels of nodes that its tasks ask for, in each of their alternatives."""
+        alternatives = self.key[10]
+        return tuple(one.node_labels for one in alternatives) if alternatives else (self.key[9],)
 
     @property
     def is_empty(self) -> bool:

@@ -122,6 +122,7 @@ class QueueFacts:
             group_id=fact.group_id,
             first_at=fact.first_at,
             alternative=fact.alternative,
+            flavor=fact.flavor,
         )
         self._queue.reserve(fact.task_id, reservation)
 

@@ -92,6 +92,8 @@ class Ledger:
     def __init__(self) -> None:
         #: By pool name, in the order in which the pools were created.
         self.accounts: dict[str, Account] = {}
+        #: Names of the pools that have flavors.
+        self.flavored: set[str] = set()
         self.holds: dict[str, Hold] = {}
         #: Pools of which quota has become free since the queue was served last.
         self.freed: set[str] = set()
@@ -127,6 +129,7 @@ class Ledger:
             self.accounts[spec.name] = Account(spec=spec)
         else:
             account.spec = spec
+        (self.flavored.add if spec.flavors else self.flavored.discard)(spec.name)
         self.note_size(spec.name)
         self._trees_changed()
         self.freed.add(spec.name)
@@ -135,6 +138,7 @@ class Ledger:
     def remove(self, name: str) -> None:
         """Close the account of a pool that nothing uses."""
         del self.accounts[name]
+        self.flavored.discard(name)
         self.over_quota.pop(name, None)
         self.closed.discard(name)
         self._trees_changed()
@@ -155,6 +159,7 @@ class Ledger:
     ) -> None:
         """Take these, in which a pool has another name, in place of what there is."""
         self.accounts, self.loans, self.holds, self.promises = accounts, loans, holds, promises
+        self.flavored = {name for name, account in accounts.items() if account.spec.flavors}
         self._trees_changed()
 
     def note_size(self, name: str) -> None:

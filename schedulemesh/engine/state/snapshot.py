@@ -374,6 +374,8 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.ledger.loans[owner, borrower] = amount
     for account in part.accounts:
         state.ledger.accounts[account.spec.name] = account
+        if account.spec.flavors:
+            state.ledger.flavored.add(account.spec.name)
         state.ledger.note_size(account.spec.name)
         state.ledger.cohorts.join(account.spec.name, account.spec.cohort)
         state.agents_of[account.spec.name] = set()

@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 from sortedcontainers import SortedList
 
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.flavors import TakenFlavor
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import LIMITS, PreemptionReason
 from schedulemesh.domain.resources import UNIT, Resources
@@ -55,6 +57,8 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     phase: AnyTaskPhase = TaskPhase.RUNNING
     #: What ending its agent frees; nothing for a task on an agent that is not ours.
     resources: Resources
+    #: See ``AgentSpec.flavor``.
+    flavor: TakenFlavor | None = None
     #: See ``Agent.payers``.
     payers: tuple[str, ...] = ()
     #: When something was last saved, in this attempt, that it can be restored from; None: nothing was.
@@ -191,9 +195,17 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
 
 
 #: Pool, priority, resources, labels that rules name; whether immune; whether extra members of elastic gangs;
-#: the payers; and whether their agents' GPUs are idle.
+#: the payers; whether their agents' GPUs are idle; and the flavor in which they run.
 ClassKey = tuple[
-    str, float, Resources, tuple[tuple[str, str], ...], bool, bool, tuple[str, ...], bool
+    str,
+    float,
+    Resources,
+    tuple[tuple[str, str], ...],
+    bool,
+    bool,
+    tuple[str, ...],
+    bool,
+    "TakenFlavor | None",
 ]
 
 
@@ -216,6 +228,7 @@ class TaskClass:
         "payers",
         "pool_name",
         "priority",
+        "quota",
         "resources",
         "since",
         "soonest",
@@ -229,7 +242,9 @@ class TaskClass:
         self.order = order
         self._tasks = tasks
         self.pool_name, self.priority, self.resources, labels = key[:4]
-        self.immune, self.extra, self.payers, self.idle = key[4:]
+        self.immune, self.extra, self.payers, self.idle, flavor = key[4:]
+        #: What ending an agent frees of quota.
+        self.quota = self.resources if flavor is None else flavor.quota_of(self.resources)
         self.labels: Labels = dict(labels)
         #: (-end, -start, task id): most time left first, then newest start, then id.
         self.timed: SortedList[tuple[float, float, str]] = SortedList()
@@ -593,11 +608,11 @@ class RunningTasks:
             self._declassify(task)
             self._classify(task)
 
-    def adopt(self, task_id: str, resources: Resources, payers: tuple[str, ...] = ()) -> None:
-        """Set the resources, and who pays for them, of a task whose agent was unknown so far."""
+    def adopt(self, task_id: str, spec: AgentSpec, payers: tuple[str, ...] = ()) -> None:
+        """Set the agent, and who pays for it, of a task whose agent was unknown so far."""
         task = self.by_id[task_id]
         self._declassify(task)
-        task.resources, task.payers = resources, payers
+        task.resources, task.flavor, task.payers = spec.resources, spec.flavor, payers
         self._classify(task)
 
     def partition_by(
@@ -636,7 +651,7 @@ class RunningTasks:
         labels = self.relevant(spec.labels) if self._named else ()
         kind = (self._is_immune(task), bool(spec.extra_of), task.payers)
         idle = task.agent_name in self.idle
-        key = (spec.pool_name, spec.priority, task.resources, labels, *kind, idle)
+        key = (spec.pool_name, spec.priority, task.resources, labels, *kind, idle, task.flavor)
         task_class = self.classes.get(key)
         if task_class is None:
             self._sweep()

@@ -9,10 +9,15 @@ from itertools import islice
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.admission.needs import bundles_of
+from schedulemesh.engine.admission.needs import (
+    bundles_of,
+    need_of_submission,
+    quota_need_of_submission,
+)
 from schedulemesh.engine.admission.refusals import unplaced
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.ways import ways_of
 from schedulemesh.runtime.backend import Backend, BackendError
 
 logger = logging.getLogger(__name__)
@@ -36,15 +41,16 @@ def queued_needs(state: MeshState) -> Iterator[Bundle]:
         free = account.free
         for queue_class in state.queue.pools[name].classes.values():
             submission = state.queue.by_id[queue_class.first[-1]].submission
-            agent = submission.agent
-            need = account.spec.default_agent() if submission.default_resources else agent.resources
+            ways = ways_of(state.ledger, submission)
+            agent, need = ways[0].agent, need_of_submission(state, ways[0])
+            quota_need = quota_need_of_submission(state, ways[0])
             bundles = bundles_of(state.cluster, agent, need)
-            if any(_could_ever(state, each, need) for each in agent.each_alternative):
+            if any(_could_ever(state, each.agent, need) for each in ways):
                 continue
             for _ in queue_class.entries:
-                if not need.fits(free):
+                if not quota_need.fits(free):
                     break
-                free = free - need
+                free = free - quota_need
                 yield from ((bundle, agent.node_labels) for bundle in bundles)
 
 

@@ -110,7 +110,8 @@ def _waiting_row(
     """The row of a job that waits; None: it waits no more."""
     if state.queue.by_id.get(waiting.task_id) is not waiting:
         return None
-    waited: JobListing = {"waiting_time": max(0.0, now - waiting.queued_at), "alternative": 0}
+    waiting_s = max(0.0, now - waiting.queued_at)
+    waited: JobListing = {"waiting_time": waiting_s, "alternative": 0, "flavor": ""}
     row = _row(state, waiting.spec, waiting.submission.agent, waiting.attempts, waited)
     row |= cast("JobListing", task_status(state, waiting.task_id, causes))
     return row
@@ -140,6 +141,7 @@ def _row(
         row["resources"] = agent.resources.public()
         row["label_selector"] = agent.label_selector
         row["alternative"] = agent.taken
+        row["flavor"] = agent.taken_flavor
         if agent.payload.adopts:
             row["ray_job_id"] = agent.payload.adopts
     row["attempt"] = attempts.number

@@ -312,6 +312,9 @@ class _Fields:
             case "alternative":
                 agent = self._state.agents.get(task.agent_name)
                 return 0 if agent is None else agent.spec.taken
+            case "flavor":
+                agent = self._state.agents.get(task.agent_name)
+                return "" if agent is None else agent.spec.taken_flavor
             case _:
                 return None
 
@@ -326,6 +329,7 @@ _OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
     "remaining_time": lambda task: task.spec.estimated_duration or 0.0,
     "limit_at": lambda _: None,
     "alternative": lambda _: 0,
+    "flavor": lambda _: "",
     "held": lambda task: task.held,
     "queued_at": lambda task: task.queued_at,
     "arrived_at": lambda task: task.arrived_at,

@@ -39,6 +39,7 @@ POOL_FIELDS = (
     "owner_order",
     "budget",
     "owner_budgets",
+    "flavors",
 )
 _LENDING = POOL_FIELDS[:4]
 #: What stands for no value.

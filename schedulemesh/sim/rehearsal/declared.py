@@ -12,6 +12,7 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.flavors import SEPARATOR, covered_kinds
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -66,6 +67,11 @@ class Declared:
             if fields["name"] == spec.name:
                 spec = changed_pool(spec, fields)
         if spec.name in self._quotas:
+            if "gpu" in covered_kinds(spec.flavors):
+                raise InvalidRequestError(
+                    f"pool {spec.name!r} has a quota of GPUs for each flavor; give these in a policy "
+                    f"file, as {SEPARATOR.join(('gpu', spec.flavors[0].name))} among its resources"
+                )
             quota = msgspec.structs.replace(spec.resources, gpu=self._quotas[spec.name])
             spec = msgspec.structs.replace(spec, resources=quota)
         return spec

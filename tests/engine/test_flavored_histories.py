@@ -1,0 +1,129 @@
+"""Random histories, told to a second mesh whose pools have all of their quota in one flavor of every node: it
+must decide the same, step by step. FLAVORED_STIMULI and SCHEDULEMESH_SEED set how many, and which again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from schedulemesh.domain.cohort import LoanLimit
+from schedulemesh.domain.flavors import Flavor, TakenFlavor
+from schedulemesh.engine.messages import stimuli as s
+from tests.engine.builders import Mesh
+from tests.engine.histories import History, TwinMesh
+
+#: No node has the label, so that the condition holds on each.
+EVERY_NODE = ("no-such-label", "!any")
+KINDS = ("cpu", "gpu", "memory", "x")
+EVERY = Flavor(name="every", node_labels=(EVERY_NODE,), kinds=KINDS)
+TAKEN = TakenFlavor(name="every", kinds=KINDS)
+#: Fields that the flavor changes, beside sentences.
+LEFT_OUT = ("flavor", "flavors", "custom", "warnings")
+
+
+def flavored(spec):
+    """A pool whose quota is all in the flavor of every node."""
+    return msgspec.structs.replace(
+        spec,
+        resources=TAKEN.quota_of(spec.resources),
+        flavors=(EVERY,),
+        lending_limit=limit_of_flavor(spec.lending_limit),
+        borrowing_limit=limit_of_flavor(spec.borrowing_limit),
+    )
+
+
+def limit_of_flavor(limit):
+    if limit is None or limit.nothing:
+        return limit
+    return LoanLimit(named=tuple(sorted((f"{kind}@every", n) for kind, n in limit.named)))
+
+
+def plain(value):
+    """What was decided, without the flavor."""
+    if isinstance(value, dict):
+        folded: dict = {
+            key: plain(part)
+            for key, part in value.items()
+            if key not in LEFT_OUT and not key.endswith(("_text", "error", "hint"))
+        }
+        custom = {}
+        for kind, units in value.get("custom") or ():
+            base, _, name = kind.partition("@")
+            if name and base in ("cpu", "gpu", "memory"):
+                folded[base] = folded.get(base, 0) + units
+            else:
+                custom[base] = custom.get(base, 0) + units
+        if not folded.get("node_labels", True):
+            del folded["node_labels"]
+        return folded | ({"custom": sorted(custom.items())} if custom else {})
+    if isinstance(value, (list, tuple)):
+        parts = [plain(part) for part in value if part not in (EVERY_NODE, list(EVERY_NODE))]
+        if parts and all(type(p) is list and [*map(type, p)] == [str, int] for p in parts):
+            return sorted([name.partition("@")[0], units] for name, units in parts)
+        return parts
+    return value
+
+
+def decided(step):
+    outcome = step.outcome
+    return plain(
+        msgspec.to_builtins(
+            {
+                "facts": [(type(fact).__name__, fact) for fact in step.facts],
+                "instructions": [(type(one).__name__, one) for one in step.instructions],
+                "outcome": (type(outcome).__name__, outcome),
+            }
+        )
+    )
+
+
+def unlike(one, other, path=""):
+    """Where two values differ."""
+    if type(one) is type(other) is dict:
+        for key in one.keys() | other.keys():
+            yield from unlike(one.get(key), other.get(key), f"{path}/{key}")
+    elif type(one) is type(other) is list and len(one) == len(other):
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            yield from unlike(*pair, f"{path}/{number}")
+    elif one != other:
+        yield f"{path}: {one} is {other} in the flavor"
+
+
+class FlavoredMesh(TwinMesh):
+    """A mesh beside one with flavors."""
+
+    def __init__(self, strategy):
+        self.flavored = Mesh(strategy=strategy)
+        super().__init__(strategy)
+
+    def handle(self, stimulus):
+        step = super().handle(stimulus)
+        self.flavored.now = self.now
+        if isinstance(stimulus, s.PoolRequested):
+            stimulus = msgspec.structs.replace(stimulus, spec=flavored(stimulus.spec))
+        told = self.flavored.handle(stimulus)
+        differences = [*unlike(decided(step), decided(told))]
+        assert not differences, "\n".join(differences)
+        return step
+
+    def rebuild_twin(self, *, from_facts):
+        super().rebuild_twin(from_facts=from_facts)
+        self.flavored.state.queue.advance(self.latest)  # as in both of the others
+
+
+class FlavoredHistory(History):
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.mesh = FlavoredMesh(self.mesh.engine.strategies.node)
+
+
+def test_one_flavor_of_every_node_changes_no_decision():
+    seed = os.environ.get("SCHEDULEMESH_SEED", "1")
+    print(f"SCHEDULEMESH_SEED={seed}")
+    told, number = 0, 0
+    while told < int(os.environ.get("FLAVORED_STIMULI", "4000")):
+        history = FlavoredHistory(f"{seed}/{number}")
+        history.run()
+        told, number = told + history.stimuli, number + 1
