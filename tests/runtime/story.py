@@ -38,6 +38,7 @@ from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.invariants import check
+from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.metrics.catalogue import LOOP_OVERDUE
 from schedulemesh.protocol.agents import (
     AgentInit,
@@ -402,7 +403,14 @@ class Story(JobEvents, TaskEvents):
         return self.service._requests.running.reactor
 
     async def recovered(self, service):
-        await service.recover()
+        """Recover; where the disk failed meanwhile, at the next call that anybody makes."""
+        while True:
+            try:
+                await service.recover()
+                break
+            except SchedulerUnavailableError:
+                self.seen["a recovery failed"] += 1
+                await asyncio.sleep(0.5)  # virtual time
         service._requests.running.reactor.observers.add(self.observed)
 
     def observed(self, step):
@@ -429,7 +437,7 @@ class Story(JobEvents, TaskEvents):
         while True:
             try:
                 answer = await service.ask(data)
-            except BackendError:
+            except (BackendError, SchedulerUnavailableError):
                 await asyncio.sleep(0.5)  # virtual time
                 continue
             encoded = answer[0] if isinstance(answer, tuple) else answer

@@ -80,6 +80,27 @@ def test_a_group_is_made_under_its_name_and_can_be_lived_in(backend, groups):
     assert groups.slot("other") is None
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("mesh", "space"), ("mesh", "space:group:b")),
+        (("mesh@a", "b"), ("mesh", "a@b")),
+        (("mesh:a", "b"), ("mesh%3Aa", "b")),
+    ],
+)
+def test_groups_of_another_scheduler_are_nobody_elses_whatever_the_names_are(backend, one, other):
+    async def story():
+        first, second = Groups(backend, *one), Groups(backend, *other)
+        await first.create(order("g"))
+        await second.create(order("h"))
+        assert ([*await first.living()], [*await second.living()]) == (["g"], ["h"])
+        for groups in (first, second):
+            await recovered(groups, book(g=GroupPhase.READY, h=GroupPhase.READY))
+
+    run(story())
+    assert len(backend.by_id) == 2
+
+
 def test_an_existing_group_of_its_name_is_adopted(backend, groups):
     backend.by_id["f" * 36] = view()
     assert isinstance(run(groups.create(order())), GroupCreated)

@@ -50,7 +50,7 @@ class Groups:
     def __init__(self, backend: Backend, scheduler: str, namespace: str) -> None:
         self._backend = backend
         # Ray does not show a group's namespace, so its name contains it.
-        self._mark = f"schedulemesh:{scheduler}@{namespace}:group:"
+        self._mark = f"schedulemesh:{_quoted(scheduler)}@{_quoted(namespace)}:group:"
         self._namespace = namespace
         #: Ray's id and the shape of every group that was created or taken over.
         self._slots: dict[str, BundleSlot] = {}
@@ -397,6 +397,13 @@ class Groups:
             self._lock_users[group_id] -= 1
             if not self._lock_users[group_id]:
                 del self._lock_users[group_id], self._locks[group_id]
+
+
+def _quoted(name: str) -> str:
+    """A name as part of a mark, so that the mark of one scheduler is never the beginning of another's."""
+    for char in "%:@":
+        name = name.replace(char, f"%{ord(char):02X}")
+    return name
 
 
 async def _without_journal() -> None:
