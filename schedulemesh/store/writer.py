@@ -39,7 +39,7 @@ class GroupWriter:
     What is appended while a commit is in progress waits for the next one. After a failure every entry
     fails until ``resume``: nothing that follows a lost fact may become durable. Where the store refuses the
     content of a commit, those entries before the one at fault become durable, that one fails with
-    NotStorableError, and those after it with JournalError.
+    NotStorableError, and those after it with JournalError, unless it has no facts: then nothing follows it.
     """
 
     def __init__(self, journal: Journal, stored: Stored) -> None:
@@ -69,7 +69,10 @@ class GroupWriter:
 
         Raises NotStorableError immediately for facts that would not decode to the same values.
         """
-        return self._put(_Entry, storable(facts) if facts else b"", len(facts), blobs or {})
+        done = self._put(_Entry, storable(facts) if facts else b"", len(facts), blobs or {})
+        if facts:
+            self._last = done
+        return done
 
     def copy(self) -> asyncio.Future[Stored]:
         """A copy of what is stored with all that was appended so far; fails with JournalError."""
@@ -99,8 +102,8 @@ class GroupWriter:
         return self._put(_Call, self._resume)
 
     def pending(self) -> asyncio.Future[None] | None:
-        """The future of what was appended last; None: everything is durable. Raises JournalError if a commit
-        failed.
+        """The future of the facts that were appended last; None: all are durable. Raises JournalError if a
+        commit failed.
         """
         self._insist_it_works()
         last = self._last
@@ -122,8 +125,6 @@ class GroupWriter:
 
     def _put(self, kind: Callable[..., _Entry | _Call], *content: Any) -> asyncio.Future[Any]:
         done: asyncio.Future[Any] = self._loop.create_future()
-        if kind is _Entry:
-            self._last = done
         self._entries.put(kind(*content, done))
         return done
 
@@ -162,7 +163,8 @@ class GroupWriter:
             for entry in entries:
                 self._write_and_tell([entry])
             return
-        if error is not None and self._broken is None:
+        undoes_nothing = isinstance(error, NotStorableError) and not entries[0].facts
+        if error is not None and self._broken is None and not undoes_nothing:
             self._broken = error if isinstance(error, JournalError) else after_refusal(error)
         self._tell([entry.done for entry in entries], None, error)
 

@@ -11,7 +11,9 @@ from schedulemesh.api.pools import CreatePool
 from schedulemesh.api.preemption import PreemptTask
 from schedulemesh.api.states import GetSavedState, RegisterStateHandlers, RestoreTask
 from schedulemesh.api.tasks import CompleteTask, SubmitTask
+from schedulemesh.config.settings import JournalSettings
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
@@ -82,6 +84,23 @@ def test_it_gets_the_agent_on_which_its_task_runs_again(mesh):
     answered(mesh, RestoreTask(saved=saved, request_id="restore t"))
     (second,) = submitted(mesh, "t")
     assert second is not first
+
+
+def test_a_state_above_the_limit_is_not_restored(mesh, monkeypatch):
+    submitted(mesh, "t")
+    answered(mesh, PreemptTask(task_id="t", request_id="preempt t"))
+    data, _ = answered(mesh, GetSavedState(task_id="t"))
+    saved = msgspec.msgpack.decode(decode_answer(data, SavedBytes).state, type=SavedState)
+    monkeypatch.setattr(
+        mesh.running.reactor, "_settings", JournalSettings(saved_state_bytes=saved.size + 1000)
+    )
+    large = msgspec.structs.replace(saved, state=bytes(2000))
+    data, _ = answered(mesh, RestoreTask(saved=large, request_id="restore t"))
+    outcome = decode_answer(data, Response).outcome
+    assert outcome.reason is Reason.STATE_TOO_LARGE
+    assert f"more than saved_state_bytes, {saved.size + 1000}" in outcome.error
+    answered(mesh, RestoreTask(saved=saved, request_id="restore the other"))
+    assert len(submitted(mesh, "t")) == 1
 
 
 def test_a_restoration_that_is_repeated_while_it_is_in_progress_runs_its_restorer_once(tmp_path):

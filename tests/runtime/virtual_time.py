@@ -112,8 +112,6 @@ class InlineWriter(writer.GroupWriter):
 
     def _put(self, kind, *content):
         done = self._loop.create_future()
-        if kind is writer._Entry:
-            self._last = done
         self._loop.call_soon(self._work, kind(*content, done))
         return done
 

@@ -150,6 +150,21 @@ async def test_a_value_that_the_store_refuses_fails_alone(journal, writer):
 
 
 @on_loop
+async def test_blobs_that_are_refused_without_a_fact_undo_nothing(journal, writer):
+    journal.gate.clear()
+    first = writer.append([fact(1)])
+    await arrived(journal)
+    refused = writer.append([], {"k": bytes(journal.largest + 1)})
+    second = writer.append([fact(2)])
+    journal.gate.set()
+    await asyncio.gather(first, second)
+    with pytest.raises(NotStorableError, match="too big"):
+        await refused
+    assert not writer.broken
+    assert epochs(journal) == [1, 2]
+
+
+@on_loop
 async def test_a_snapshot_is_of_what_was_appended_before_its_mark(journal, writer):
     journal.gate.clear()
     before = writer.append([fact(1)])

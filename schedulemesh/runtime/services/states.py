@@ -73,6 +73,8 @@ class StateService(Service):
         pool = request.saved.task.pool_name or ("" if task is None else task.pool_name)
         handlers = state.handlers.get(pool)
         restorer = None if handlers is None else await self._reactor.blob(handlers.restorer_key)
+        if (too_large := self._too_large(task_id, len(saved_state))) is not None:
+            return Response(outcome=too_large)
         if restorer is not None:
             handled = await self._executor.code.restore_state(restorer, saved_state)
             if handled.error:
@@ -93,6 +95,17 @@ class StateService(Service):
             client=request.client,
         )
         return await self._submissions.submit(stimulus, {}, NO_REFS)
+
+    def _too_large(self, task_id: str, size: int) -> Refused | None:
+        """The refusal of a state that is larger than those that are kept."""
+        limit_bytes = self._reactor.saved_state_bytes
+        if size <= limit_bytes:
+            return None
+        error = (
+            f"the state of task {task_id!r} has {size} bytes; more than saved_state_bytes, {limit_bytes}, "
+            "are not kept"
+        )
+        return Refused(reason=Reason.STATE_TOO_LARGE, error_text=error)
 
     @handler
     async def saved_state(self, request: GetSavedState) -> SavedBytes | Refusal:
