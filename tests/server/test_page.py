@@ -136,6 +136,7 @@ def test_the_overview_shows_pools_and_what_waits(browser):
 SCREENS = (
     "/",
     "/queue",
+    "/running",
     "/task",
     "/nodes",
     "/timeline",
@@ -148,6 +149,7 @@ SCREENS = (
 CHINESE = {
     "/": "空闲 GPU",
     "/queue": "没有任务在排队",
+    "/running": "没有运行中的任务",
     "/task": "任务 ID",
     "/nodes": "名称或 ID",
     "/timeline": "这段时间没有任务运行",
@@ -209,6 +211,19 @@ def test_the_queue_answers_where_and_why(browser):
     assert "whole-node" in of_vision
     assert "ablation-0" not in of_vision
     assert "whole-node" not in browser.get("/queue?reason=held_by_user").words
+
+
+def test_running_tasks_are_listed_by_owner_with_what_they_hold(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    words = browser.get("/running?owner=lin").words
+    assert "pretrain-0 language lin 5 running GPU 4, CPU 4" in words
+    assert "notebook" not in words
+    assert "ablation-1" not in words
+    assert "/running" in [link["href"] for link in browser.get("/").all("a")]
+    assert "No running task matches" in browser.get("/running?owner=nobody").words
+    boxes = [i for i in browser.get("/running?select=all").all("input") if "checked" in i]
+    assert len(boxes) == 8
 
 
 def test_the_task_is_explained(browser):
@@ -484,7 +499,7 @@ def test_every_text_is_used_and_there_is_one_for_every_use():
     assert [
         key
         for key in unused
-        if not key.startswith(("after_", "part_", "span_", "policy_", "outcome_"))
+        if not key.startswith(("after_", "event_", "part_", "span_", "policy_", "outcome_"))
         and key not in of_actions
     ] == []
     used = set(re.findall(r"""\bt\(["'](\w+)["'][,)]""", sources))

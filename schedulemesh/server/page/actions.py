@@ -147,6 +147,11 @@ def actions_of_queue(caller: TokenCaller) -> list[Action]:
     return _allowed(caller, ["hold", "release", "front", "priority", "cancel"])
 
 
+def actions_of_running(caller: TokenCaller) -> list[Action]:
+    """What a caller may do to several running tasks, at least to its own."""
+    return _allowed(caller, ["priority", "cancel"])
+
+
 def _allowed(caller: TokenCaller, names: Sequence[str]) -> list[Action]:
     return [action for name in names if (action := _ACTIONS[name]).is_allowed(caller.role)]
 

@@ -52,7 +52,7 @@ from schedulemesh.server.page.audit import audit
 from schedulemesh.server.page.carrying_out import carry_out
 from schedulemesh.server.page.confirmation import after, confirmation, form_of
 from schedulemesh.server.page.evictions import evictions
-from schedulemesh.server.page.links import ARRAY, TASK, link, link_to_task
+from schedulemesh.server.page.links import ARRAY, RUNNING, TASK, link, link_to_task
 from schedulemesh.server.page.nodes import nodes
 from schedulemesh.server.page.overview import overview
 from schedulemesh.server.page.policy import policy
@@ -60,6 +60,7 @@ from schedulemesh.server.page.queue import queue
 from schedulemesh.server.page.reads import RecentReads, ScreenReads
 from schedulemesh.server.page.rehearsal import REHEARSAL, begin_rehearsal, rehearsal
 from schedulemesh.server.page.rehearsals import Rehearsals, run_command
+from schedulemesh.server.page.running import running
 from schedulemesh.server.page.sessions import (
     LIFETIME_S,
     Sessions,
@@ -148,6 +149,7 @@ class Screen(NamedTuple):
 SCREENS = (
     Screen("/", "overview", overview),
     Screen("/queue", "queue", queue),
+    Screen(RUNNING, "running_tasks", running),
     Screen(TASK, "task", task, in_menu=False),
     Screen(ARRAY, "array", array, in_menu=False),
     Screen("/nodes", "nodes", nodes),

@@ -9,8 +9,8 @@ from starlette.datastructures import QueryParams
 from schedulemesh.domain.arrays import members_named
 from schedulemesh.errors import InvalidRequestError
 
-#: The screens of a task and of an array.
-TASK, ARRAY = "/task", "/array"
+#: The screens of a task, of an array, and of the tasks that run.
+TASK, ARRAY, RUNNING = "/task", "/array", "/running"
 
 
 def link(path: str, *parameters: tuple[str, object]) -> str:

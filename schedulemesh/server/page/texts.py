@@ -206,6 +206,9 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "attempt_ran": ("ran {time}", "运行 {time}"),
     "attempt_lost": ("lost {time} of work", "损失 {time}的工作"),
     "events": ("Events", "事件"),
+    "event_reason": ("reason", "原因："),
+    "event_rule": ("rule", "规则："),
+    "event_state": ("state", "状态："),
     "no_events": ("No event is on record.", "没有事件记录。"),
     "log": ("Log, its last lines", "日志（末尾）"),
     "log_empty": ("Nothing was written yet.", "还没有输出。"),
@@ -225,6 +228,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "after_ok": ("has completed", "完成后"),
     "after_any": ("has ended", "结束后"),
     "after_fail": ("has failed or was cancelled", "失败或取消后"),
+    # Tasks that run.
+    "running_tasks": ("Running", "运行中"),
+    "running_none": ("No task runs.", "没有运行中的任务。"),
+    "running_no_match": ("No running task matches this filter.", "没有符合条件的运行中任务。"),
     # Arrays.
     "array": ("Array", "数组"),
     "members_of": ("array {indices}", "数组 {indices}"),
