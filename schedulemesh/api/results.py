@@ -212,7 +212,7 @@ class ExplainResult(Result, TaskInfo, total=False):
     flavor: str
     agent_name: str
     node_ids: list[str]
-    #: Pages about it elsewhere, by name, as the policy says; absent: there are none.
+    #: Pages about it elsewhere, by name, as the policy says.
     links: dict[str, str]
     #: Since when it is in this state.
     since: float | None

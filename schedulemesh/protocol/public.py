@@ -212,7 +212,7 @@ def explained(explanation: Explanation) -> ExplainResult:
         "flavor": explanation.flavor,
         "agent_name": explanation.agent_name,
         "node_ids": list(explanation.node_ids),
-        **({"links": explanation.links} if explanation.links else {}),
+        "links": explanation.links,
         "since": explanation.since,
         "ends_at": explanation.ends_at,
         "end_measured": explanation.end_measured,
