@@ -1,4 +1,4 @@
-"""Commands and terminals inside the claims of jobs that run: start one, read its output, write its input."""
+"""Commands and terminals inside the claims of jobs and leases: start, read and write one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Position = Annotated[int, whole_number(0, 2**53)]
 
 
 class ExecStarted(TypedDict):
-    """A command that was started inside the claim of a job."""
+    """A command that was started inside the claim of a job or a lease."""
 
     #: Names it from now on.
     session_id: str
@@ -72,7 +72,7 @@ class StartExec(OwnTaskChange, tag="start_exec", frozen=True, kw_only=True):
     routes: ClassVar = (
         post(
             "/tasks/{task_id}/exec",
-            "Start a command inside the claim of a job that runs",
+            "Start a command inside the claim of a job that runs, or of a lease",
             takes_input=False,
             terminal="",
             rows=0,

@@ -1,4 +1,4 @@
-"""The commands exec and shell: a command, or a terminal, inside the claim of a job that runs."""
+"""The commands exec and shell: a command, or a terminal, inside the claim of a job or a lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHELL = ("sh", "-c", "exec $(command -v bash || echo sh)")
 #: What is typed at the beginning of a line to leave a terminal that does not answer.
 _LEAVE = b"~."
 
-TaskOfCommand = Annotated[str, typer.Argument(help="The id of a job that runs.")]
+TaskOfCommand = Annotated[str, typer.Argument(help="The id of a job that runs, or of a lease.")]
 
 
 @command(app, "exec")
@@ -47,10 +47,10 @@ def exec_command(
         bool, typer.Option("--stdin", "-i", help="Pass what comes on stdin on to it.")
     ] = False,
 ) -> int:
-    """Run a command inside the claim of a job that runs, such as `schedulemesh exec ID -- nvidia-smi`.
+    """Run a command in a job that runs, or a lease, such as `schedulemesh exec ID -- nvidia-smi`.
 
     It runs on the node, in the environment and the folder of the job's driver, sees the same GPUs, and ends
-    with the job. Its exit code is passed on. The policy must have `allow_exec`.
+    with the job or the lease. Its exit code is passed on. The policy must have `allow_exec`.
     """
     from schedulemesh.api.exec_sessions import StartExec
 
@@ -72,7 +72,7 @@ def shell(
         typer.Argument(metavar="-- COMMAND…", help="A command, after `--`; else bash or sh."),
     ] = None,
 ) -> int:
-    """Open a terminal inside the claim of a job that runs.
+    """Open a terminal in a job that runs, or a lease.
 
     As `exec`, with this terminal. A line that begins with `~.` leaves one that does not answer.
     """

@@ -50,8 +50,8 @@ class ExecCalls(SchedulerObject):
         """Run a command beside the driver of a running job, such as ``["nvidia-smi"]``, and wait for its end.
 
         It runs on the driver's node, in its environment and its folder, sees the same GPUs, and ends with the
-        job. Returns ``exit_code``, ``stdout`` and ``stderr``. After ``timeout`` seconds it is ended, and
-        TimeoutError raised. Refused with ``commands_off`` unless the policy has ``allow_exec``, and with
+        job. In a lease it runs on the node of the first bundle. Returns ``exit_code``, ``stdout`` and
+        ``stderr``. After ``timeout`` seconds it is ended, and TimeoutError raised. Refused with ``commands_off`` unless the policy has ``allow_exec``, and with
         ``task_not_running`` while the job does not run, or where it ends first.
         """
         request = StartExec(

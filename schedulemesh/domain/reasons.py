@@ -410,11 +410,11 @@ class Reason(Code):
     AGENT_NOT_RUNNING = ("agent_not_running", "Only a running agent is preempted.")
     TASK_NOT_RUNNING = (
         "task_not_running",
-        "Commands are started in jobs that run; `error` says what the task does.",
+        "Commands are started in jobs that run, and in leases; `error` says what the task does.",
     )
     COMMANDS_OFF = (
         "commands_off",
-        "The policy allows no commands inside jobs: `allow_exec` is False.",
+        "The policy allows no commands inside jobs and leases: `allow_exec` is False.",
     )
     TOO_MANY_COMMANDS = (
         "too_many_commands",

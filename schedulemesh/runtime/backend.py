@@ -417,6 +417,14 @@ class Backend(Protocol):
     async def accelerators(self, slot: BundleSlot, timeout_s: float) -> object:
         """The accelerators of a bundle, which must be free: packed Accelerators."""
 
+    async def start_exec(
+        self, slot: BundleSlot, order: bytes, mark: int, variables: Mapping[str, str]
+    ) -> Handle:
+        """Start an actor without resources in the first bundle of a group that runs a command, as a packed
+        ExecOrder says, with these variables: the actor, once the command was started. ``mark``: what its
+        processes are marked with.
+        """
+
     # processes that agents start
 
     def process_mark(self, namespace: str, actor_name: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -22,7 +23,7 @@ LOOK = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
 def scheduler(ray_cluster, tmp_path):
     name = f"exec-{uuid.uuid4().hex[:8]}"
     mesh = RayScheduler(name, namespace=name, state_path=str(tmp_path))
-    mesh.ensure_pool("p", resources={"cpu": 2})
+    mesh.ensure_pool("p", resources={"cpu": 2, "gpu": 2})
     mesh.update_preemption_policy(allow_exec=True)
     yield mesh
     mesh.shutdown()
@@ -36,7 +37,7 @@ def driver(scheduler, tmp_path):
     (folder / "train.py").write_text(DRIVER)
     environment = {"env_vars": {"COLOUR": "blue"}, "working_dir": str(folder)}
     fields = {"runtime_env": environment, "on_preempted": "drop"}
-    answer = scheduler.submit_job("j", ["python", "train.py"], "p", {"cpu": 1}, **fields)
+    answer = scheduler.submit_job("j", ["python", "train.py"], "p", {"cpu": 1, "gpu": 1}, **fields)
     assert answer["success"], answer
 
     def written():
@@ -54,6 +55,7 @@ def test_a_command_is_where_the_driver_is(scheduler, driver):
     of_driver = dict(entry.partition("=")[::2] for entry in entries if entry)
     assert folder == str((process / "cwd").readlink())
     assert environment["COLOUR"] == "blue"
+    assert environment["CUDA_VISIBLE_DEVICES"] in ("0", "1")
     # Python adds one for itself, and each shell counts.
     assert {k: v for k, v in environment.items() if of_driver.get(k) != v} == {}
     assert of_driver.keys() <= environment.keys()
@@ -73,3 +75,28 @@ def test_the_end_of_the_job_ends_its_commands(scheduler, driver, tmp_path):
     assert scheduler.cancel_task("j")["success"]
     assert living(pid) is None
     assert scheduler.exec_in_task("j", ["true"])["reason"] == "task_not_running"
+
+
+def test_a_command_in_a_lease_is_in_its_group_and_ends_with_it(scheduler, tmp_path):
+    with scheduler.lease("l", "p", [[{"cpu": 1, "gpu": 1}]]) as lease:
+        lease.wait(60)
+        look = scheduler.exec_in_task("l", ["python", "-c", LOOK], timeout=60)
+        assert look["success"], look
+        folder, environment = json.loads(look["stdout"])
+        assert folder == str(Path.home())
+        assert environment["SCHEDULEMESH_LEASE"] == "l"
+        assert environment["CUDA_VISIBLE_DEVICES"] in ("0", "1")
+        (group,) = lease.placement_groups
+        assert environment["SCHEDULEMESH_PLACEMENT_GROUP"] == group.id.hex()
+        mark = tmp_path / "pid"
+        script = f"trap '' HUP TERM; echo $$ > {mark}.new; mv {mark}.new {mark}; sleep 600"
+        command = Thread(
+            target=lambda: answers.append(scheduler.exec_in_task("l", ["sh", "-c", script]))
+        )
+        answers = []
+        command.start()
+        pid = until(lambda: mark.exists() and int(mark.read_text()), "no process", 60)
+        assert living(pid)
+    command.join(60)
+    assert answers[0]["error"].startswith("lease 'l' has ended (")
+    until(lambda: living(pid) is None, "the command lives")

@@ -21,6 +21,7 @@ import msgspec
 
 from schedulemesh.api.exec_sessions import ReadExec, WriteExec
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
+from schedulemesh.core.agent.exec_process import begin_exec
 from schedulemesh.core.agent.exec_relay import ExecRelay
 from schedulemesh.core.agent.job_folders import job_folder, read_log
 from schedulemesh.core.agent.process_logs import read_process_log, write_process_log
@@ -36,6 +37,7 @@ from schedulemesh.protocol.agents import (
     StartReport,
     pack,
 )
+from schedulemesh.protocol.exec_messages import ExecOrder
 from schedulemesh.protocol.local_sockets import SocketAddress
 from schedulemesh.runtime.backend import (
     ActorView,
@@ -298,6 +300,8 @@ class FakeBackend:
         self.remains_of_jobs = JobRemains()
         self.ended_jobs: list[str] = []
         self.folders: dict[str, bytes] = {}
+        #: What commands in the groups of leases were marked with.
+        self.exec_marks: list[int] = []
         # Of this process alone: sockets have the names of their schedulers, which are the same in all tests.
         self.folder = Path(_SESSIONS.name, str(os.getpid()))
         #: The cluster's nodes; those that are not in it are lost.
@@ -596,6 +600,16 @@ class FakeBackend:
     async def _run(self, work: str) -> object:
         self.probes.append((work, None))
         return await self.take(work, "", lambda: pack(self.handled(work)))
+
+    async def start_exec(
+        self, slot: BundleSlot, order: bytes, mark: int, variables: Mapping[str, str]
+    ) -> Handle:
+        """The command is a real one."""
+        self.exec_marks.append(mark)
+        decoded = msgspec.msgpack.decode(order, type=ExecOrder)
+        environment = {"PATH": os.environ["PATH"], **variables}
+        await asyncio.to_thread(begin_exec, decoded, environment, None)
+        return Handle(object())
 
     async def accelerators(self, slot: BundleSlot, timeout_s: float) -> object:
         self.probes.append(("accelerators", slot))

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
+from schedulemesh.api.leases import ReleaseLease
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import Role
@@ -20,7 +21,7 @@ from tests.runtime.composition import InThread
 from tests.runtime.exec_runner import ExecRunner
 from tests.runtime.test_authentication import issue
 from tests.runtime.test_jobs import calls_with_a_pool, submit
-from tests.server.work import ask
+from tests.server.work import ask, lease
 
 
 @pytest.fixture
@@ -183,6 +184,33 @@ def test_a_lost_node_ends_the_command_and_is_said(service, runner):
     part = read(service)
     assert part.ended
     assert "so it was ended" in part.error
+
+
+def test_a_command_in_a_lease_has_an_actor_that_ends_with_it(calls, service, monkeypatch):
+    killed = []
+    monkeypatch.setattr(service.backend, "kill_actor", killed.append)
+    lease(service, "l")
+    answer = calls.exec_in_task("l", ["sh", "-c", "echo $SCHEDULEMESH_LEASE; exit 2"], timeout=20)
+    assert (answer["exit_code"], answer["stdout"]) == (2, "l\n")
+    (mark,) = service.backend.exec_marks
+    while ("terminate", mark) not in service.backend.cleaners[-1].calls:
+        service.do(asyncio.sleep(0))
+    assert len(killed) == 1
+    ask(service, ReleaseLease(task_id="l", request_id="release"))
+
+
+def test_the_end_of_a_lease_ends_its_commands(calls, service, monkeypatch):
+    killed = []
+    monkeypatch.setattr(service.backend, "kill_actor", killed.append)
+    lease(service, "l")
+    request = StartExec(task_id="l", command=("sleep", "600"), request_id="one")
+    assert ask(service, request).facts["node_id"] == "own"
+    ask(service, ReleaseLease(task_id="l", request_id="release"))
+    assert len(killed) == 1
+    service.do(closed(service.backend.cleaners))
+    part = read(service, task_id="l")
+    assert part.exit_code is None
+    assert part.error.startswith("lease 'l' has ended (")
 
 
 def test_a_session_belongs_to_its_task(calls, service, runner):

@@ -15,6 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.core.agent.control_channel import restarted_by_ray
+from schedulemesh.core.agent.exec_host import ExecHost
 from schedulemesh.core.agent.process_marks import mark_of
 from schedulemesh.core.agent.user_workers import accelerators, preserve, probe_class, restore
 from schedulemesh.core.backend import ray_internals
@@ -265,6 +266,16 @@ class RayBackend(RayGroups):
         gpus = slot.shape.bundles[0].gpu / UNIT
         options = {"num_gpus": gpus, **_placing(slot, None)}
         return await _run(accelerators, (), timeout_s, options)
+
+    async def start_exec(
+        self, slot: BundleSlot, order: bytes, mark: int, variables: Mapping[str, str]
+    ) -> Handle:
+        """See Backend."""
+        with refused():
+            options = {"num_cpus": 0, **_placing(slot, None)}
+            handle = Handle(ray.remote(ExecHost).options(**options).remote(mark))
+        await _call(handle, "begin", order, dict(variables))
+        return handle
 
     # processes that agents start
 

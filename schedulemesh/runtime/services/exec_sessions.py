@@ -1,41 +1,66 @@
-"""Requests for commands inside the claims of jobs: start one, read what it writes, send it input."""
+"""Requests for commands inside the claims of jobs and leases: start one, read its output, send it input.
+
+The process of a job starts them beside its driver. A lease has no process, so they get an actor of their own
+in its first bundle, which takes no resources.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import time
 
 import msgspec
 
 from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
-from schedulemesh.domain.payloads import JobPayload
+from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import ENDED_STATES, TaskPhase
+from schedulemesh.engine.messages.facts import AgentEnded
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.transaction import Step
+from schedulemesh.protocol.agents import Accelerators, MessageError, unpack
 from schedulemesh.protocol.answers import Details, ExecOutput, Refusal, details
 from schedulemesh.protocol.exec_messages import ExecOrder
+from schedulemesh.runtime.agents.process_cleanup import ActorLocation
+from schedulemesh.runtime.backend import BackendError, BundleSlot, Handle
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
+
+logger = logging.getLogger(__name__)
 
 #: Sessions at a time of one task, and of all.
 MAX_OF_TASK, MAX_SESSIONS = 8, 64
 #: Seconds for a runner to start a command, and without a request after which a session counts no more.
 _START_S, _COUNTED_S = 30.0, 90.0
+#: Seconds for Ray to say which GPUs the bundle of a lease has.
+_DEVICES_S = 5.0
 #: Why it is refused where the policy does not allow it.
 _SWITCHED_OFF = (
-    "commands inside jobs are switched off here; an operator allows them with "
+    "commands inside jobs and leases are switched off here; an operator allows them with "
     "update_preemption_policy(allow_exec=True)"
 )
 
 
 class _Runner(msgspec.Struct, frozen=True, kw_only=True):
-    """The process of a job that runs, which starts commands beside its driver."""
+    """Where a command is started: by the process of a job, or in the group of a lease."""
 
+    #: The agent of the job or the lease.
     name: str
     incarnation: int
     node_id: str
     attempt: int
+    #: Of a lease: the first bundle of its group; None: it is a job.
+    slot: BundleSlot | None = None
+
+    @property
+    def noun(self) -> str:
+        """What it is, for people."""
+        return "job" if self.slot is None else "lease"
 
 
 class _Session(msgspec.Struct, kw_only=True):
@@ -45,6 +70,9 @@ class _Session(msgspec.Struct, kw_only=True):
     runner: _Runner
     #: When somebody last asked for it, by the monotonic clock.
     asked_at: float
+    #: Of a lease: the name that the processes of the command are marked with, and their actor.
+    marked_as: str = ""
+    actor: Handle | None = None
 
 
 class ExecService(Service):
@@ -55,6 +83,9 @@ class ExecService(Service):
     def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         self._sessions: dict[str, _Session] = {}
+        #: Ends of commands that are under way.
+        self._ending: set[asyncio.Future[None]] = set()
+        self._reactor.subscribe(self._take)
 
     @handler
     async def start(self, request: StartExec) -> Details | Refusal:
@@ -68,7 +99,7 @@ class ExecService(Service):
             session = _Session(task_id=request.task_id, runner=runner, asked_at=time.monotonic())
             self._sessions[session_id] = session
             if (error := await self._begin(session_id, session, request)) is not None:
-                del self._sessions[session_id]
+                self._drop(session_id)
                 return _refusal(Reason.TASK_NOT_RUNNING, error)
         runner = session.runner
         facts = {"session_id": session_id, "node_id": runner.node_id, "attempt": runner.attempt}
@@ -82,10 +113,10 @@ class ExecService(Service):
             return _unknown(request)
         part = await self._agents.cleanup.read_exec(session.runner.node_id, request)
         if part is None:
-            self._sessions.pop(request.session_id, None)
+            self._drop(request.session_id)
             return ExecOutput(ended=True, error=await self._end_of(session))
         if part.ended and not part.pieces:
-            self._sessions.pop(request.session_id, None)
+            self._drop(request.session_id)
         error = part.error
         if part.ended and part.exit_code is None:
             error = await self._end_of(session)
@@ -114,7 +145,7 @@ class ExecService(Service):
         return session
 
     async def _begin(self, session_id: str, session: _Session, request: StartExec) -> str | None:
-        """Have the runner start the command; why it could not."""
+        """Have the command started; why it could not be."""
         runner, cleanup = session.runner, self._agents.cleanup
         address = await cleanup.open_exec(runner.node_id, session_id)
         if address is None:
@@ -127,8 +158,11 @@ class ExecService(Service):
             rows=request.rows,
             columns=request.columns,
         )
+        packed = msgspec.msgpack.encode(order)
+        if runner.slot is not None:
+            return await self._begin_in_lease(session_id, session, runner.slot, packed)
         result = await self._agents.commands.execute(
-            runner.name, runner.incarnation, "exec", _START_S, order=msgspec.msgpack.encode(order)
+            runner.name, runner.incarnation, "exec", _START_S, order=packed
         )
         if result is not None and result.able and result.success:
             return None
@@ -139,6 +173,84 @@ class ExecService(Service):
             f"the driver of job {request.task_id!r} has not begun yet, or has ended; try again"
         )
 
+    async def _begin_in_lease(
+        self, session_id: str, session: _Session, slot: BundleSlot, order: bytes
+    ) -> str | None:
+        """Start a command in the group of a lease; why it could not be."""
+        settings = self._settings
+        session.marked_as = f"{session.runner.name}#exec-{session_id}"
+        mark = self._backend.process_mark(settings.namespace, session.marked_as)
+        variables = {
+            **await self._devices_of(slot),
+            "SCHEDULEMESH_NAME": settings.name,
+            "SCHEDULEMESH_NAMESPACE": settings.namespace,
+            "SCHEDULEMESH_LEASE": session.task_id,
+            "SCHEDULEMESH_PLACEMENT_GROUP": slot.ray_id,
+        }
+        start = self._backend.start_exec(slot, order, mark, variables)
+        try:
+            session.actor = await asyncio.wait_for(start, _START_S)
+        except (BackendError, asyncio.TimeoutError, TimeoutError) as error:
+            return f"no command can be started in lease {session.task_id!r}: {error or 'no answer'}"
+        self._look(session_id)
+        return None
+
+    async def _devices_of(self, slot: BundleSlot) -> dict[str, str]:
+        """The variables that make the GPUs of a bundle visible; none where its holder has some in Ray, which
+        tells nobody else then which all of them are.
+        """
+        if not slot.shape.bundles[0].gpu:
+            return {}
+        try:
+            packed = await self._backend.accelerators(slot, _DEVICES_S)
+            return dict(unpack(packed, Accelerators).env_vars)
+        except (BackendError, MessageError) as error:
+            logger.info("a command in a lease is told of no GPUs: %s", error)
+            return {}
+
+    def _take(self, step: Step) -> None:
+        """With a lease its commands end, also where nobody asks for them any more."""
+        ended = {fact.agent_name for fact in step.facts if isinstance(fact, AgentEnded)}
+        for session in tuple(self._sessions.values()) if ended else ():
+            if session.actor is not None and session.runner.name in ended:
+                self._end_actor(session)
+
+    def _look(self, session_id: str) -> None:
+        """End the command of a lease that nobody asks for, else look again later."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        remaining_s = session.asked_at + _COUNTED_S - time.monotonic()
+        if remaining_s <= 0:
+            self._drop(session_id)
+        else:
+            asyncio.get_running_loop().call_later(remaining_s, self._look, session_id)
+
+    def _drop(self, session_id: str) -> None:
+        """Forget a command, and end the actor that it had."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.actor is not None:
+            self._end_actor(session)
+
+    def _end_actor(self, session: _Session) -> None:
+        actor, session.actor = session.actor, None
+        if actor is None:
+            return
+        with contextlib.suppress(BackendError):
+            self._backend.kill_actor(actor)
+        ending = asyncio.ensure_future(self._terminate(session))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _terminate(self, session: _Session) -> None:
+        """End what a command has started that outlived its actor."""
+        location = ActorLocation(
+            namespace=self._settings.namespace,
+            actor_name=session.marked_as,
+            node_id=session.runner.node_id,
+        )
+        await self._agents.cleanup.terminate(location, session.runner.name)
+
     def _runner_of(self, request: StartExec) -> _Runner | Refused:
         """Which process starts the command; or why none does."""
         state, task_id = self._reactor.state, request.task_id
@@ -148,29 +260,41 @@ class ExecService(Service):
         agent = None if task is None else state.agents.get(task.agent_name)
         if task is None or agent is None or task.phase is not TaskPhase.RUNNING:
             return _not_running(state, task_id)
-        if not isinstance(agent.spec.payload, JobPayload) or agent.node_id is None:
-            error = f"task {task_id!r} runs in an agent, not in a job; commands are started in jobs"
+        slot, node_id = self._place_of(agent)
+        if node_id is None:
+            error = f"task {task_id!r} runs in an agent; commands are started in jobs and in leases"
             return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
         if (too_many := self._too_many(task_id)) is not None:
             return Refused(reason=Reason.TOO_MANY_COMMANDS, error_text=too_many)
         return _Runner(
             name=agent.spec.name,
             incarnation=agent.incarnation,
-            node_id=agent.node_id,
+            node_id=node_id,
             attempt=task.attempts.number,
+            slot=slot,
         )
+
+    def _place_of(self, agent: Agent) -> tuple[BundleSlot | None, str | None]:
+        """Of a lease the first bundle of its group, and the node of that; of a job the node of its driver."""
+        if isinstance(agent.spec.payload, JobPayload):
+            return None, agent.node_id
+        group = self._reactor.state.groups.by_id.get(agent.group_id or "")
+        if not isinstance(agent.spec.payload, LeasePayload) or group is None:
+            return None, None
+        slot = self._groups.slot(agent.group_id or "")
+        return slot, group.node_ids[0] if slot is not None and group.node_ids else None
 
     def _too_many(self, task_id: str) -> str | None:
         """Why no further session is begun; None: one may be."""
         now = time.monotonic()
         for session_id, session in tuple(self._sessions.items()):
             if now - session.asked_at > _COUNTED_S:
-                del self._sessions[session_id]
+                self._drop(session_id)
         of_task = sum(session.task_id == task_id for session in self._sessions.values())
         if of_task < MAX_OF_TASK and len(self._sessions) < MAX_SESSIONS:
             return None
         return (
-            f"{of_task} commands run in job {task_id!r} and {len(self._sessions)} in all; the most are "
+            f"{of_task} commands run in {task_id!r} and {len(self._sessions)} in all; the most are "
             f"{MAX_OF_TASK} and {MAX_SESSIONS}; end some, or try again later"
         )
 
@@ -189,8 +313,10 @@ class ExecService(Service):
             status = task_status(state, session.task_id)
             how = status.get("reason") or status["state"]
             verb = "has ended" if status["state"] in ENDED_STATES else "is ended"
-            attempt = f"attempt {runner.attempt} of job {session.task_id!r}"
-            return f"{attempt} {verb} ({how}), and the command with it"
+            what = f"{runner.noun} {session.task_id!r}"
+            if runner.slot is None:
+                what = f"attempt {runner.attempt} of {what}"
+            return f"{what} {verb} ({how}), and the command with it"
 
         return await self._reactor.read(look)
 
@@ -199,7 +325,7 @@ def _not_running(state: MeshState, task_id: str) -> Refused:
     status = task_status(state, task_id)
     if status["state"] == "unknown":
         return Refused(reason=Reason.TASK_NOT_FOUND, error_text=f"there is no task {task_id!r}")
-    error = f"job {task_id!r} does not run (it is {status['state']}); commands are started while it does"
+    error = f"task {task_id!r} does not run (it is {status['state']}); commands are started while it does"
     return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
 
 
