@@ -51,8 +51,9 @@ class ExecCalls(SchedulerObject):
 
         It runs on the driver's node, in its environment and its folder, sees the same GPUs, and ends with the
         job. In a lease it runs on the node of the first bundle. Returns ``exit_code``, ``stdout`` and
-        ``stderr``. After ``timeout`` seconds it is ended, and TimeoutError raised. Refused with ``commands_off`` unless the policy has ``allow_exec``, and with
-        ``task_not_running`` while the job does not run, or where it ends first.
+        ``stderr``. After ``timeout`` seconds it is ended, and TimeoutError raised. Refused with
+        ``commands_off`` unless the policy has ``allow_exec``, and with ``task_not_running`` while it does
+        not run, or where it ends first.
         """
         request = StartExec(
             task_id=parse_name(task_id, "task_id"),
