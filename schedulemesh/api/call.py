@@ -57,6 +57,11 @@ class Call(
         """
         return False
 
+    @property
+    def waits(self) -> bool:
+        """Whether its answer may come long after it was asked for."""
+        return bool(getattr(self, "wait_s", 0.0))
+
     def __post_init__(self) -> None:
         for name, optional, checks in _checked_fields(type(self)):
             value = getattr(self, name)

@@ -80,6 +80,10 @@ class ListPage(Call, tag="list_page", frozen=True, kw_only=True):
 
 def check_page(page: PageQuery) -> None:
     """Raise InvalidRequestError for what cannot be a page."""
+    if (values := sum(len(of_field) for _, of_field in page.fields)) > MAX_NAMES:
+        raise InvalidRequestError(
+            f"a page is chosen by up to {MAX_NAMES:,} values of all fields together, not {values:,}"
+        )
     if not 1 <= page.limit <= MAX_LIMIT:
         raise InvalidRequestError(f"a page has 1 to {MAX_LIMIT:,} rows, not {page.limit}")
     if page.after is not None and len(page.after) != len(page.order):

@@ -190,6 +190,11 @@ class SubmitTask(CallWithBlobs, tag="submit_task", frozen=True, kw_only=True):
         """See Call."""
         return _starts(self.submission)
 
+    @property
+    def waits(self) -> bool:
+        """See Call."""
+        return _starts(self.submission)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_submission(self.submission)
@@ -210,6 +215,11 @@ class SubmitMany(CallWithBlobs, tag="submit_many", frozen=True, kw_only=True):
 
     @property
     def brings_handles(self) -> bool:
+        """See Call."""
+        return any(map(_starts, self.submissions))
+
+    @property
+    def waits(self) -> bool:
         """See Call."""
         return any(map(_starts, self.submissions))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar, get_args
 
@@ -44,6 +44,7 @@ from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.change import ChangeRoute, ReceivedChange
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.connections import Connections
+from schedulemesh.server.disconnection import while_connected
 from schedulemesh.server.event_feed import EventFeed
 from schedulemesh.server.event_streams import (
     MAX_STREAMS,
@@ -78,6 +79,9 @@ API = "/api/v1"
 MSGPACK = "application/msgpack"
 #: Bytes of a body above which it is checked beside the loop.
 _LARGE = 16 * 1024
+#: Reads of one token that are made at a time; others wait, so that nobody gets more of the supervisor by
+#: asking more at once.
+_READS_OF_TOKEN = 4
 #: The type of a stream of events.
 EVENTS = "text/event-stream"
 #: Requests after which tokens are read again.
@@ -91,6 +95,7 @@ _LISTS = {
 }
 
 Checked = TypeVar("Checked")
+Value = TypeVar("Value")
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 ExceptionHandler = Callable[[Request, Exception], Response]
 
@@ -206,6 +211,8 @@ class _Calls:
         self._reads = reads
         self._document = _document()
         self._streams = OpenStreams()
+        #: Of the reads with each token, by its name.
+        self._turns: dict[str, asyncio.Semaphore] = {}
         #: Held while a large body is checked.
         self._large_bodies = asyncio.Lock()
 
@@ -244,12 +251,42 @@ class _Calls:
         if not kind.changes_state:
             _allowed(request, kind)
         caller: TokenCaller = request.state.caller
-        answer = await self._gateway.ask_packed(_by(caller, decoded), caller)
+        call = _by(caller, decoded)
+        ask = partial(self._gateway.ask_packed, call, caller)
+        answer = await self._answered(request, call, ask)
         # The supervisor has refused a change that the role does not allow, and has recorded it.
         _allowed(request, kind)
         if kind in TOKEN_CHANGES:
             self._tokens.outdated()
         return Response(answer, media_type=MSGPACK)
+
+    async def _answered(
+        self, request: Request, call: Call, ask: Callable[[], Awaitable[Value]]
+    ) -> Value:
+        """The answer to a call. Raises Problem where the client has gone away meanwhile, or where it had to
+        wait and its token is accepted no more.
+        """
+        if call.changes_state and not call.waits:
+            return await ask()
+        turn = None if call.changes_state or call.waits else self._turn_of(request)
+        answer = await while_connected(request.receive, ask, turn, ends=not call.changes_state)
+        if call.waits and not call.changes_state:
+            await self._check_still_allowed(request, type(call))
+        return answer
+
+    def _turn_of(self, request: Request) -> asyncio.Semaphore:
+        """That of the reads with the token of a request."""
+        caller: TokenCaller = request.state.caller
+        return self._turns.setdefault(caller.token.name, asyncio.Semaphore(_READS_OF_TOKEN))
+
+    async def _check_still_allowed(self, request: Request, kind: type[Call]) -> None:
+        """Raise Problem where the token of a request was revoked, or has another role, while it waited."""
+        secret = secret_in(request.headers)
+        caller = await self._tokens.caller(secret, address_of(request.scope))
+        if caller is None or not kind.allows(caller.role):
+            raise Problem(
+                401, Reason.TOKEN_NOT_ACCEPTED.value, "the token was revoked, or expired, meanwhile"
+            )
 
     async def _checked(self, data: bytes, check: Callable[[], Checked]) -> Checked:
         """What a body is. Checking a large one, and hashing what is stored of it, takes its time, while
@@ -265,9 +302,12 @@ class _Calls:
 
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
-            page = await self._page(listing, request.query_params)
+            return await self._in_turn(request, partial(listed, request.query_params))
+
+        async def listed(query: QueryParams) -> Response:
+            page = await self._page(listing, query)
             if not page.total:
-                await self._check_names(listing.row, request.query_params)
+                await self._check_names(listing.row, query)
             return await self._rows_response(
                 {
                     "success": True,
@@ -278,6 +318,10 @@ class _Calls:
             )
 
         return answer
+
+    async def _in_turn(self, request: Request, read: Callable[[], Awaitable[Value]]) -> Value:
+        """The result of a read, made when its turn has come among those with the same token."""
+        return await while_connected(request.receive, read, self._turn_of(request))
 
     async def _page(self, listing: ListingEndpoint, query: QueryParams) -> ListingPage:
         """The page of a listing that a query asks for."""
@@ -334,7 +378,10 @@ class _Calls:
         async def answer(request: Request) -> Response:
             _allowed(request, question.asks)
             query = request.query_params
-            parameters = question.read_query(query)
+            read = partial(answered, query, question.read_query(query))
+            return await self._in_turn(request, read)
+
+        async def answered(query: QueryParams, parameters: Mapping[str, Any]) -> Response:
             facts = plain(await self._reads.ask(question.request(parameters)))
             page = await question.answer(facts, parameters, query, self._reads.turns)
             if not page["items"]:
@@ -406,9 +453,11 @@ class _Calls:
                 raise
             # What the role does not allow is refused by the supervisor, which records it.
             if is_packed:
-                encoded = await self._gateway.ask_packed(call, caller)
+                ask_packed = partial(self._gateway.ask_packed, call, caller)
+                encoded = await self._answered(request, call, ask_packed)
                 return Response(encoded, media_type=MSGPACK)
-            answered = await self._gateway.ask(call, caller)
+            ask = partial(self._gateway.ask, call, caller)
+            answered = await self._answered(request, call, ask)
             facts = _facts_with_secret(answered) if change.reveals else plain(answered)
             if isinstance(call, SubmitTask) and call.submission.dry_run:
                 del facts["state"]
@@ -427,7 +476,8 @@ class _Calls:
             parameters = read_parameters(request.query_params, read.parameters)
             task_id = parse_name(request.path_params["task_id"], "task_id")
             call = read.request(task_id, parameters)
-            facts = read.facts_of(await self._gateway.ask(call, request.state.caller))
+            ask = partial(self._gateway.ask, call, request.state.caller)
+            facts = read.facts_of(await self._answered(request, call, ask))
             return json_response({"success": True, "task_id": task_id, **facts})
 
         return answer

@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.server.disconnection import wait_for_disconnect
 from schedulemesh.server.event_feed import RETRY_S, EventFeed, EventLine, Gap, Trouble
 from schedulemesh.server.problems import Problem
 
@@ -79,7 +80,7 @@ class EventStream:
         """See ASGI."""
         with self._feed.joined():
             writing = asyncio.ensure_future(self._write(send))
-            disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
+            disconnected = asyncio.ensure_future(wait_for_disconnect(receive))
             try:
                 await asyncio.wait((writing, disconnected), return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -251,9 +252,3 @@ async def _wait(changed: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(changed.wait(), max(0.0, seconds))
     except (asyncio.TimeoutError, TimeoutError):
         return
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import msgspec
 
@@ -25,7 +26,8 @@ class _Reading(msgspec.Struct):
 class SharedReads:
     """Makes at most one request of a kind at a time, however many clients want the answer.
 
-    Whoever asks gets an answer that was made after they had asked.
+    Whoever asks gets an answer that was made after they had asked. A read for which nobody waits any more is
+    given up.
     """
 
     def __init__(self, gateway: SupervisorClient) -> None:
@@ -33,6 +35,8 @@ class SharedReads:
         #: Those of this process in which long answers are decoded and encoded.
         self.turns = PortionTurns()
         self._readings: dict[bytes, _Reading] = {}
+        #: How many clients wait for each; a read for which nobody does is given up.
+        self._waiting: Counter[asyncio.Task[AnyAnswer]] = Counter()
 
     async def ask(self, request: Call) -> AnyAnswer:
         """The answer to a request that changes nothing."""
@@ -45,8 +49,14 @@ class SharedReads:
             task = reading.then = asyncio.ensure_future(self._read(key, request, reading.now))
         else:
             task = reading.then
-        # One client that disconnects does not cancel what others wait for.
-        return await asyncio.shield(task)
+        self._waiting[task] += 1
+        try:
+            # One client that disconnects does not cancel what others wait for.
+            return await asyncio.shield(task)
+        finally:
+            self._waiting[task] -= 1
+            if not self._waiting[task]:
+                self._give_up(key, task)
 
     async def _read(
         self, key: bytes, request: Call, after: asyncio.Task[AnyAnswer] | None = None
@@ -58,7 +68,19 @@ class SharedReads:
         finally:
             self._done(key)
 
+    def _give_up(self, key: bytes, task: asyncio.Task[AnyAnswer]) -> None:
+        """Nobody waits for a read: it has ended, or is not needed."""
+        del self._waiting[task]
+        reading = self._readings.get(key)
+        if reading is not None and reading.then is task:
+            reading.then = None  # whoever comes now must not wait for it
+        task.cancel()
+
     def _done(self, key: bytes) -> None:
-        following = self._readings.pop(key).then
-        if following is not None and following is not asyncio.current_task():
-            self._readings[key] = _Reading(now=following)
+        reading = self._readings.get(key)
+        if reading is None or reading.now is not asyncio.current_task():
+            return  # it was given up before it began
+        if reading.then is None:
+            del self._readings[key]
+        else:
+            self._readings[key] = _Reading(now=reading.then)

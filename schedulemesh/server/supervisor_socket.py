@@ -26,6 +26,9 @@ GREETING_S, AGAIN_S = 2.0, 0.5
 #: Bytes that the supervisor has not taken yet, above which others ask over Ray: more than some of the largest
 #: bodies of JSON together, so that one of them does not send everybody that way.
 _MOST_UNTAKEN = 4 * 1024 * 1024
+#: Requests that are answered later, above which further ones are asked over Ray: they would take the place
+#: of those that are answered at once.
+_MOST_WAITING = MAX_OPEN // 2
 #: Bytes of a message beside what it has as bytes.
 _AROUND = 64
 
@@ -40,18 +43,24 @@ class SupervisorSocket:
         self._again_at = float("-inf")
 
     async def ask(
-        self, data: bytes, credential: bytes, caller: bytes, within_s: float
+        self,
+        data: bytes,
+        credential: bytes,
+        caller: bytes,
+        within_s: float,
+        *,
+        waits: bool = False,
     ) -> bytes | None:
         """The encoded answer to an encoded request; None: it is to be asked over Ray, where a request that
-        may have been carried out here is recognised by its id. ``caller``: see ``Ask``. Raises TimeoutError
-        where there is no answer ``within_s`` seconds.
+        may have been carried out here is recognised by its id. ``caller``: see ``Ask``; ``waits``: see
+        ``Call``. Raises TimeoutError where there is no answer ``within_s`` seconds.
         """
         if len(data) + len(credential) + len(caller) + _AROUND > MAX_REQUEST:
             return None
         connection = await self._connected()
-        if connection is None or not connection.has_room:
+        if connection is None or not connection.has_room_for(waits=waits):
             return None
-        return await connection.ask(data, credential, caller, within_s)
+        return await connection.ask(data, credential, caller, within_s, waits=waits)
 
     def close(self) -> None:
         """End the connection."""
@@ -99,6 +108,8 @@ class _Connection(asyncio.Protocol):
         self._numbers = itertools.count()
         #: The requests that are not answered yet, by number.
         self._open: dict[int, asyncio.Future[bytes | None]] = {}
+        #: How many of them are answered later.
+        self._waiting = 0
         #: Whether the supervisor takes what is sent to it.
         self._takes = True
         #: Done when the supervisor has greeted.
@@ -142,13 +153,14 @@ class _Connection(asyncio.Protocol):
         """Whether it has not ended."""
         return not self._transport.is_closing()
 
-    @property
-    def has_room(self) -> bool:
+    def has_room_for(self, *, waits: bool) -> bool:
         """Whether it takes a further request, and still a withdrawal after that."""
+        if waits and self._waiting >= _MOST_WAITING:
+            return False
         return self._takes and len(self._open) < MAX_OPEN - 1
 
     async def ask(
-        self, data: bytes, credential: bytes, caller: bytes, within_s: float
+        self, data: bytes, credential: bytes, caller: bytes, within_s: float, *, waits: bool
     ) -> bytes | None:
         """See SupervisorSocket."""
         number, loop = next(self._numbers), asyncio.get_running_loop()
@@ -156,11 +168,13 @@ class _Connection(asyncio.Protocol):
         self._open[number] = answered
         # Cheaper than a task of its own, which asyncio.wait_for makes.
         limit = loop.call_later(within_s, _time_out, answered)
+        self._waiting += waits
         self._transport.write(frame(Ask(number, data, credential, caller, handles=False)))
         try:
             return await answered
         finally:
             limit.cancel()
+            self._waiting -= waits
             if self._open.pop(number, None) is not None and self.is_open:
                 self._transport.write(frame(Withdraw(number)))
 

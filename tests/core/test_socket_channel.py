@@ -300,8 +300,8 @@ def test_a_channel_that_is_sent_to_another_process_makes_a_connection_of_its_own
 # the process of the HTTP API, which has many requests at a time on one connection
 
 
-def ask(way, data, within_s=20.0):
-    return way.ask(data, b"", b"", within_s)
+def ask(way, data, within_s=20.0, **how):
+    return way.ask(data, b"", b"", within_s, **how)
 
 
 def asked(story, address):
@@ -335,6 +335,22 @@ def test_while_a_connection_is_made_and_above_the_limit_others_use_ray(scripted,
         assert first.count(None) == 2
         answers = await asyncio.gather(*(ask(way, b"data") for _ in range(10)))
         assert answers.count(b"data") == 4
+
+    asked(story, scripted(echo).address)
+
+
+def test_requests_that_wait_leave_the_socket_to_those_that_are_answered_at_once(
+    scripted, monkeypatch
+):
+    monkeypatch.setattr(supervisor_socket, "_MOST_WAITING", 2)
+
+    async def story(way):
+        await ask(way, b"first")
+        waiting = await asyncio.gather(*(ask(way, b"waits", waits=True) for _ in range(5)))
+        assert waiting.count(None) == 3
+        answers = asyncio.gather(*(ask(way, b"data") for _ in range(20)))
+        assert await ask(way, b"waits", waits=True) == b"waits"
+        assert await answers == [b"data"] * 20
 
     asked(story, scripted(echo).address)
 

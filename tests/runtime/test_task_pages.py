@@ -151,6 +151,7 @@ def test_a_cursor_of_another_listing_is_refused(mesh):
         ("tasks", {"limit": 0}),
         ("tasks", {"limit": 1_001}),
         ("tasks", {"after": ()}),
+        ("tasks", {"fields": tuple(("owner", ("ada",) * 20) for _ in range(51))}),
     ],
 )
 def test_what_is_no_page_is_refused(listing, query):

@@ -38,7 +38,9 @@ class SocketGateway:
         packed = b"" if caller is None else pack(caller)
         data = encode_request(request)
         for way in self._ways:
-            if (answer := await way.ask(data, b"", packed, ANSWER_S)) is not None:
+            if (
+                answer := await way.ask(data, b"", packed, ANSWER_S, waits=request.waits)
+            ) is not None:
                 return answer
         raise SchedulerUnavailableError("the supervisor does not answer over its socket")
 

@@ -274,7 +274,8 @@ def costly_packed() -> Iterator[Costly]:
     yield packed(GetMetrics(agents=True))
     order = tuple((field, True) for field in ("reason", "waiting_time", "priority", "task_id"))
     values = ids
-    fields = tuple((name, values) for name in ("task_id", "name", "owner", "pool_name") * 20)
+    few = values[: MAX_NAMES // 80]
+    fields = tuple((name, few) for name in ("task_id", "name", "owner", "pool_name") * 20)
     page = PageQuery(order=order, limit=MAX_LIMIT)
     yield packed(ListPage(listing="tasks", page=page))
     page = PageQuery(order=order * 250, limit=MAX_LIMIT)
@@ -283,7 +284,7 @@ def costly_packed() -> Iterator[Costly]:
     page = PageQuery(order=order, limit=MAX_LIMIT)
     yield packed(ListPage(listing="queue", page=page), "ListPage by the most fields")
     page = PageQuery(order=(("task_id", False),), fields=fields, limit=MAX_LIMIT)
-    yield packed(ListPage(listing="queue", page=page), "ListPage with 80 filters of 1,000")
+    yield packed(ListPage(listing="queue", page=page), "ListPage with 80 filters")
     yield packed_junk(
         "cancel of 8,000,000", {"request": "cancel_tasks", "task_ids": ["t"] * 8_000_000}
     )
@@ -319,7 +320,7 @@ def costly_packed() -> Iterator[Costly]:
     yield packed(
         QueryHistory(labels={f"k{i}": "v" for i in range(3_000)}), "QueryHistory by labels"
     )
-    names = tuple((name, (*range(999), 5.0)) for name in ("priority",) * 90)
+    names = tuple((name, (*range(10), 5.0)) for name in ("priority",) * 90)
     page = PageQuery(order=(("task_id", False),), fields=names, limit=MAX_LIMIT)
     yield packed(ListPage(listing="tasks", page=page), "ListPage with 90 filters alike")
     page = PageQuery(order=(("labels", False),), fields=(("labels", ("a",)),), limit=MAX_LIMIT)

@@ -88,14 +88,37 @@ def test_a_failed_read_concerns_those_who_share_it_only():
     asyncio.run(story())
 
 
-def test_a_client_that_leaves_cancels_nothing():
+def test_a_client_that_leaves_cancels_nothing_that_others_wait_for():
     async def story():
         gateway = HeldGateway()
         reads = SharedReads(gateway)
-        first, second = await asking(reads), await asking(reads)
-        first.cancel()
+        first = await asking(reads)
+        second, third = await asking(reads), await asking(reads)
+        second.cancel()
         await gateway.answer(0)
         await gateway.answer(1)
-        assert (await second).rows == [{"n": 1}]
+        assert (await first).rows == [{"n": 0}]
+        assert (await third).rows == [{"n": 1}]
+
+    asyncio.run(story())
+
+
+def test_a_read_for_which_nobody_waits_is_given_up():
+    async def story():
+        gateway = HeldGateway()
+        reads = SharedReads(gateway)
+        first = await asking(reads)
+        # It has not begun, and whoever comes afterwards does not get it.
+        second = await asking(reads)
+        second.cancel()
+        third = await asking(reads)
+        first.cancel()
+        await asyncio.wait([first, second])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [answer.cancelled() for answer in gateway.held] == [True, False]
+        await gateway.answer(1)
+        assert (await third).rows == [{"n": 1}]
+        assert (reads._readings, reads._waiting) == ({}, {})
 
     asyncio.run(story())

@@ -131,7 +131,9 @@ class RaySupervisorClient:
 
         data, packed = encode_request(request), b"" if caller is None else pack(caller)
         try:
-            answered = await self._socket.ask(data, self._key, packed, _ANSWER_S)
+            answered = await self._socket.ask(
+                data, self._key, packed, _ANSWER_S, waits=request.waits
+            )
             if answered is not None:
                 return answered
             return await asyncio.wait_for(self._over_ray(data, packed), _ANSWER_S)

@@ -1,0 +1,186 @@
+"""What a client asked for is given up when it has gone away, and one token has some reads at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+
+from schedulemesh.api.pools import ListPools
+from schedulemesh.api.tasks import WaitTasks, WaitUntil
+from schedulemesh.protocol.requests import encode_request
+from schedulemesh.server.disconnection import while_connected
+from schedulemesh.server.problems import Problem
+from tests.server.work import filled
+
+MSGPACK = {"content-type": "application/msgpack"}
+WAIT = WaitTasks(task_ids=("waits-1",), until=WaitUntil.ENDED, enough=1, wait_s=30.0)
+
+
+class Client:
+    """Sends a request without a body, and stays until it leaves."""
+
+    def __init__(self):
+        self.left = asyncio.Event()
+        self.begun = False
+
+    async def receive(self):
+        if not self.begun:
+            self.begun = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+class Work:
+    """Work that ends when it is told to."""
+
+    def __init__(self):
+        self.may_end, self.states = asyncio.Event(), []
+
+    async def __call__(self):
+        self.states.append("begun")
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.states.append("cancelled")
+            raise
+        self.states.append("ended")
+        return 7
+
+
+async def rounds():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_client_that_stays_gets_the_result():
+    async def story():
+        client, work = Client(), Work()
+        answering = asyncio.ensure_future(while_connected(client.receive, work))
+        await rounds()
+        work.may_end.set()
+        assert await answering == 7
+        assert work.states == ["begun", "ended"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_work_for_a_client_that_leaves_is_cancelled_unless_it_is_a_change(ends):
+    async def story():
+        client, work = Client(), Work()
+        answering = asyncio.ensure_future(while_connected(client.receive, work, ends=ends))
+        await rounds()
+        client.left.set()
+        with pytest.raises(Problem, match="gone away"):
+            await answering
+        work.may_end.set()
+        await rounds()
+        assert work.states == ["begun", "cancelled" if ends else "ended"]
+
+    asyncio.run(story())
+
+
+def test_a_client_that_leaves_before_its_turn_has_nothing_done():
+    async def story():
+        turn, clients = asyncio.Semaphore(1), [Client() for _ in range(3)]
+        works = [Work() for _ in clients]
+        answers = [
+            asyncio.ensure_future(while_connected(client.receive, work, turn))
+            for client, work in zip(clients, works, strict=True)
+        ]
+        await rounds()
+        assert [work.states for work in works] == [["begun"], [], []]
+        clients[1].left.set()
+        await rounds()
+        for work in works:
+            work.may_end.set()
+        assert (await answers[0], await answers[2]) == (7, 7)
+        assert works[1].states == []
+        assert isinstance(answers[1].exception(), Problem)
+
+    asyncio.run(story())
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)  # between two looks at what has no event
+
+
+def sent(api, request, token):
+    """A connection on which a packed request was sent."""
+    host, port = api.url.removeprefix("http://").split(":")
+    data = encode_request(request)
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection.sendall(
+        b"POST /api/v1/requests HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+        b"Content-Type: application/msgpack\r\nContent-Length: %d\r\n\r\n%b"
+        % (token.encode(), len(data), data)
+    )
+    return connection
+
+
+def requests_open(api):
+    return len(api.server._server.server_state.tasks)
+
+
+def test_long_polls_that_were_dropped_leave_nothing(api, mesh):
+    filled(mesh)
+    connections = [sent(api, WAIT, api.token) for _ in range(30)]
+    until(lambda: len(api.gateway.asked) == 30)
+    assert requests_open(api) == 30
+    for connection in connections:
+        connection.close()
+    until(lambda: requests_open(api) == 0)
+
+
+def test_a_token_that_was_revoked_while_it_waited_gets_no_answer(api, mesh):
+    filled(mesh)
+    token = api.send("POST", "/tokens", {"name": "v", "role": "viewer"})["token"]
+    statuses = []
+
+    def poll():
+        with api.client_with(token) as client:
+            answer = client.post("/api/v1/requests", content=encode_request(WAIT), headers=MSGPACK)
+            statuses.append((answer.status_code, answer.json()["reason"]))
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    until(lambda: WAIT in api.gateway.asked)
+    api.send("DELETE", "/tokens/v")
+    api.send("POST", "/tasks/waits-1/cancel", {})
+    polling.join(30)
+    assert statuses == [(401, "token_not_accepted")]
+
+
+def test_a_token_has_some_reads_at_a_time_and_others_are_not_kept_waiting(api, monkeypatch):
+    other = api.send("POST", "/tokens", {"name": "v", "role": "viewer"})["token"]
+    may_answer, begun = threading.Event(), []
+    ask_packed = api.gateway.ask_packed
+
+    async def held(request, caller=None):
+        if isinstance(request, ListPools) and caller is not None and caller.token.name != "v":
+            begun.append(request)
+            await asyncio.to_thread(may_answer.wait, 30)
+        return await ask_packed(request, caller)
+
+    monkeypatch.setattr(api.gateway, "ask_packed", held)
+    connections = [sent(api, ListPools(), api.token) for _ in range(10)]
+    until(lambda: len(begun) == 4)
+    with api.client_with(other) as client:
+        answer = client.post(
+            "/api/v1/requests", content=encode_request(ListPools()), headers=MSGPACK
+        )
+    assert answer.status_code == 200
+    assert len(begun) == 4
+    may_answer.set()
+    for connection in connections:
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        connection.close()
+    assert len(begun) == 10
