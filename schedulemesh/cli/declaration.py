@@ -313,14 +313,21 @@ def _named(entries: object, what: str) -> Iterator[tuple[str, Fields]]:
         yield name, {key: value for key, value in one.items() if key != "name"}
 
 
+#: Amounts, which are parts of the field ``resources``.
+_AMOUNTS = ("cpu", "gpu", "memory", "custom")
+
+
 def _fields(value: object, allowed: Sequence[str], what: str) -> dict[str, Any]:
     """A mapping with these keys. Raises InvalidRequestError."""
     if not isinstance(value, Mapping):
         raise InvalidRequestError(f"{what} must have fields, not {shown(value)}")
     for key in value:
         if key not in allowed:
+            is_amount = key in _AMOUNTS and "resources" in allowed
+            near = (
+                f" (did you mean 'resources.{key}'?)" if is_amount else nearest(str(key), allowed)
+            )
             raise InvalidRequestError(
-                f"{what} has the unknown field {shown(key)}{nearest(str(key), allowed)}; it takes "
-                + ", ".join(allowed)
+                f"{what} has the unknown field {shown(key)}{near}; it takes " + ", ".join(allowed)
             )
     return dict(value)

@@ -54,7 +54,22 @@ def metrics(
     elif view.output is Format.TABLE and not (agents or select.everything):
         show(target, view, lambda gateway: summary(_text(gateway, agents=False)))
     else:
+        _check_names(select)
         show(target, view, lambda gateway: metric_listing(_text(gateway, agents=agents)), select)
+
+
+def _check_names(select: Select) -> None:
+    """Raise InvalidRequestError for a filter by a metric that there is not."""
+    from schedulemesh.errors import InvalidRequestError, nearest
+    from schedulemesh.metrics.catalogue import CATALOGUE
+
+    for condition in select.filters or ():
+        field, _, name = condition.partition("=")
+        if field in ("name", "metric") and name not in CATALOGUE:
+            raise InvalidRequestError(
+                f"there is no metric {name!r}{nearest(name, CATALOGUE)}; `schedulemesh metrics -o wide` "
+                "lists them"
+            )
 
 
 def summary(text: str) -> Record:
