@@ -1,5 +1,6 @@
-"""Random histories, told to a second mesh whose pools have all of their quota in one flavor of every node: it
-must decide the same, step by step. FLAVORED_STIMULI and SCHEDULEMESH_SEED set how many, and which again.
+"""Random histories of pools with flavors. Told to a second mesh whose pools have all of their quota in one
+flavor of every node, they must be decided the same, step by step; and pools may gain, change and lose flavors
+at any time. FLAVORED_STIMULI and SCHEDULEMESH_SEED set how many stimuli, and which again.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import os
 import msgspec
 
 from schedulemesh.domain.cohort import LoanLimit
-from schedulemesh.domain.flavors import Flavor, TakenFlavor
+from schedulemesh.domain.flavors import Flavor, TakenFlavor, covered_kinds
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import AgentAdmitted
 from tests.engine.builders import Mesh
 from tests.engine.histories import History, TwinMesh
+from tests.engine.random_specs import Dice
 
 #: No node has the label, so that the condition holds on each.
 EVERY_NODE = ("no-such-label", "!any")
@@ -119,11 +123,58 @@ class FlavoredHistory(History):
         self.mesh = FlavoredMesh(self.mesh.engine.strategies.node)
 
 
-def test_one_flavor_of_every_node_changes_no_decision():
+#: Flavors that nodes of histories are in, or come into: some have a rack.
+RACKS = (
+    Flavor(name="first", node_labels=(("rack", "r1"),)),
+    Flavor(name="others", node_labels=(("rack", "!r1"),), kinds=("cpu", "gpu")),
+    Flavor(name="second", node_labels=(("rack", "in(r2,r3)"),), kinds=("gpu", "x")),
+)
+
+
+class ChangingDice(Dice):
+    """Most pools have flavors, in any order, with a part of the quota each."""
+
+    def pool(self, name):
+        spec = super().pool(name)
+        flavors = tuple(self.sample(RACKS, self.any((0, 1, 2, 3))))
+        quota = NOTHING
+        for flavor in flavors:
+            of_flavor = flavor.quota_of(spec.resources)
+            quota = quota + of_flavor.beyond(quota)
+        plain_kinds = dict(spec.resources.items()).keys() - covered_kinds(flavors)
+        quota = Resources(
+            **{kind: getattr(spec.resources, kind) for kind in plain_kinds - {"x"}},
+            custom=tuple(
+                (kind, units) for kind, units in quota.custom if kind in plain_kinds or "@" in kind
+            ),
+        )
+        return msgspec.structs.replace(
+            spec, resources=quota if flavors else spec.resources, flavors=flavors
+        )
+
+
+class ChangingHistory(History):
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.dice = ChangingDice(seed)
+
+
+def run(history_of):
     seed = os.environ.get("SCHEDULEMESH_SEED", "1")
     print(f"SCHEDULEMESH_SEED={seed}")
-    told, number = 0, 0
+    told, number, admitted = 0, 0, 0
     while told < int(os.environ.get("FLAVORED_STIMULI", "4000")):
-        history = FlavoredHistory(f"{seed}/{number}")
+        history = history_of(f"{seed}/{number}")
         history.run()
         told, number = told + history.stimuli, number + 1
+        facts = history.mesh.facts
+        admitted += sum(isinstance(f, AgentAdmitted) and f.agent.flavor is not None for f in facts)
+    return admitted
+
+
+def test_one_flavor_of_every_node_changes_no_decision():
+    run(FlavoredHistory)
+
+
+def test_pools_may_gain_and_lose_flavors_at_any_time():
+    assert run(ChangingHistory) > 50

@@ -113,6 +113,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.need if flavor is None else flavor.quota_of(self.need)
 
     @property
+    def scarce_quota(self) -> Resources:
+        """What of that is of the kinds that decide about room."""
+        flavor = self.stimulus.agent.flavor
+        return self.need.scarce if flavor is None else flavor.quota_of(self.need.scarce)
+
+    @property
     def unassigned(self) -> bool:
         """Whether somebody must leave before it has a place to run."""
         return self.by_node or isinstance(self.assignment, NoAssignment)
@@ -155,7 +161,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         may be reclaimed.
         """
         return bool(shares) and any(
-            share.pool_name in pools and share.amount.helps(self.need.scarce) for share in shares
+            share.pool_name in pools and share.amount.helps(self.scarce_quota) for share in shares
         )
 
 

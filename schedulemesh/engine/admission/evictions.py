@@ -229,7 +229,7 @@ def _kinds_to_get(state: MeshState, request: Request) -> Resources:
     or for room what it needs of the kinds that decide about that.
     """
     short = request.payment.short or _paid_by_itself(state, request).payment.short
-    return short or request.quota_need.scarce
+    return short or request.scarce_quota
 
 
 def _price_of(case: Case, plan: EvictionPlan) -> float:
