@@ -495,8 +495,7 @@ class _Pass:
             each = self._ways(queue_class, submission)
             places = queue_class.on_nodes = on_nodes(each)
         if places and state.ledger.accounts[queue_class.pool_name].spec.groups is None:
-            includes = state.queue.no_room.includes
-            return not all(includes(node_labels, need) for node_labels, need in places)
+            return not state.queue.no_room.includes_all(places)
         return any(map(self._may_have_room, self._ways(queue_class, submission)))
 
     def _ways(
@@ -547,6 +546,8 @@ class _Pass:
     def _would_borrow_in_flavor(self, queue_class: QueueClass, task: QueuedTask) -> bool:
         """The same for a pool with flavors: whether the first flavor that can be paid needs a loan."""
         state, pool_name, client = self._tx.state, task.pool_name, task.submission.client
+        if not state.ledger.cohorts.neighbours(pool_name).names:
+            return False
         free = state.ledger.accounts[pool_name].free
         for each in self._ways(queue_class, task.submission):
             quota_need = quota_need_of_submission(state, each)
@@ -554,7 +555,7 @@ class _Pass:
                 return False
             if can_be_paid(state, pool_name, quota_need, client):
                 break
-        return bool(state.ledger.cohorts.neighbours(pool_name).names)
+        return True
 
     def _serve(self, queue_class: QueueClass) -> bool:
         """Try to start the next task of a class; whether another one of it may start."""

@@ -158,6 +158,16 @@ class NoRoom:
         """Whether a need surely fits on no node with these labels."""
         return any(other.fits(need) for other in self._needs.get(node_labels, ()))
 
+    def includes_all(self, places: Iterable[tuple[NodeLabels, Resources]]) -> bool:
+        """Whether each of these needs surely fits on no node with its labels. It is asked most often."""
+        for node_labels, need in places:
+            for other in self._needs.get(node_labels, ()):
+                if other.fits(need):
+                    break
+            else:
+                return False
+        return True
+
     def __bool__(self) -> bool:
         return bool(self._needs)
 
