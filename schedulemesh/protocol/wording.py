@@ -85,9 +85,9 @@ _PHRASES = (
     (r"^max_run_s is\b", "--max-run is", "max_run_s is"),
     (r"\b(its|another) idle_s\b", r"\1 --idle", r"\1 idle_s"),
     (
-        r"with update_preemption_policy\(allow_exec=True\)",
-        "with `schedulemesh policy set allow_exec=true`",
-        'with PATCH /api/v1/policy and {"allow_exec": true}',
+        r"update_preemption_policy\(allow_exec=True\)",
+        "`schedulemesh policy set allow_exec=true`",
+        'PATCH /api/v1/policy with {"allow_exec": true}',
     ),
     (r"with detached=True", "with --detached", "from Python with detached=True"),
     (r"加 drain=True", "加 --drain", "用 POST /pools/POOL/end "),

@@ -79,6 +79,8 @@ def test_what_cannot_be_done_is_a_sentence(served):
     code, _, err = run("exec", "j", "--", "true")
     assert code == ExitCode.NOT_ALLOWED
     assert "an operator allows them with `schedulemesh policy set allow_exec=true`" in err
+    _, _, err = run("exec", "--lang", "zh", "j", "--", "true")
+    assert "运维人员可用 `schedulemesh policy set allow_exec=true` 开启" in err
 
 
 def test_an_interrupt_ends_the_command_there(served):

@@ -66,4 +66,4 @@ def test_what_cannot_be_done_says_why(mesh, api, job):
     ask(mesh, ChangePolicy(changes={"allow_exec": False}, client="test"))
     refused = api.send("POST", job, {"command": ["true"]}, 403)
     assert refused["reason"] == "commands_off"
-    assert 'PATCH /api/v1/policy and {"allow_exec": true}' in refused["error"]
+    assert 'PATCH /api/v1/policy with {"allow_exec": true}' in refused["error"]

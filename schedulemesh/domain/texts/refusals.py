@@ -497,6 +497,42 @@ _ARRAYS: Mapping[str, tuple[str, str]] = {
     ),
 }
 
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "exec_off": (
+        (
+            "commands inside jobs and leases are switched off here; an operator allows them with "
+            "update_preemption_policy(allow_exec=True)"
+        ),
+        "这里没有开启在作业和租约内执行命令；运维人员可用 update_preemption_policy(allow_exec=True) 开启",
+    ),
+    "exec_no_task": ("there is no task {task!r}", "没有任务 {task!r}"),
+    "exec_not_running": (
+        "task {task!r} does not run (it is {state:code}); commands are started while it does",
+        "任务 {task!r} 没有在运行（{state:code}）；只有运行时才能在其中执行命令",
+    ),
+    "exec_in_agent": (
+        "task {task!r} runs in an agent; commands are started in jobs and in leases",
+        "任务 {task!r} 运行在 agent 中；只能在作业和租约内执行命令",
+    ),
+    "exec_too_many": (
+        (
+            "{of_task} commands run in {task!r} and {count} in all; the most are {most_of_task} and {most}; "
+            "end some, or try again later"
+        ),
+        (
+            "{task!r} 中有 {of_task} 个命令在执行，总共 {count} 个；上限是 {most_of_task} 和 {most}；"
+            "请结束一些，或稍后再试"
+        ),
+    ),
+    "exec_no_command": (
+        (
+            "there is no command {command!r} of task {task!r}: it has ended, nobody asked for it for a "
+            "minute, or the scheduler was started again meanwhile"
+        ),
+        "任务 {task!r} 没有命令 {command!r}：它已结束，或一分钟内无人读取，或调度器已重新启动",
+    ),
+}
+
 REFUSALS: Mapping[str, tuple[str, str]] = {
     **_POOLS,
     **_NODES,
@@ -504,4 +540,5 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     **_OWNERS,
     **_TASKS,
     **_ARRAYS,
+    **_COMMANDS,
 }

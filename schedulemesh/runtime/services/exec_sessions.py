@@ -16,6 +16,7 @@ import msgspec
 from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.task import ENDED_STATES, TaskPhase
 from schedulemesh.engine.messages.facts import AgentEnded
 from schedulemesh.engine.messages.outcomes import Refused
@@ -39,11 +40,6 @@ MAX_OF_TASK, MAX_SESSIONS = 8, 64
 _START_S, _COUNTED_S = 30.0, 90.0
 #: Seconds for Ray to say which GPUs the bundle of a lease has.
 _DEVICES_S = 5.0
-#: Why it is refused where the policy does not allow it.
-_SWITCHED_OFF = (
-    "commands inside jobs and leases are switched off here; an operator allows them with "
-    "update_preemption_policy(allow_exec=True)"
-)
 
 
 class _Runner(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,15 +251,15 @@ class ExecService(Service):
         """Which process starts the command; or why none does."""
         state, task_id = self._reactor.state, request.task_id
         if not state.policy.allow_exec:
-            return Refused(reason=Reason.COMMANDS_OFF, error_text=_SWITCHED_OFF)
+            return Refused(reason=Reason.COMMANDS_OFF, error_text=say("exec_off"))
         task = state.running.by_id.get(task_id)
         agent = None if task is None else state.agents.get(task.agent_name)
         if task is None or agent is None or task.phase is not TaskPhase.RUNNING:
             return _not_running(state, task_id)
         slot, node_id = self._place_of(agent)
         if node_id is None:
-            error = f"task {task_id!r} runs in an agent; commands are started in jobs and in leases"
-            return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
+            in_agent = say("exec_in_agent", task=task_id)
+            return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=in_agent)
         if (too_many := self._too_many(task_id)) is not None:
             return Refused(reason=Reason.TOO_MANY_COMMANDS, error_text=too_many)
         return _Runner(
@@ -284,7 +280,7 @@ class ExecService(Service):
         slot = self._groups.slot(agent.group_id or "")
         return slot, group.node_ids[0] if slot is not None and group.node_ids else None
 
-    def _too_many(self, task_id: str) -> str | None:
+    def _too_many(self, task_id: str) -> Sentence | None:
         """Why no further session is begun; None: one may be."""
         now = time.monotonic()
         for session_id, session in tuple(self._sessions.items()):
@@ -293,9 +289,13 @@ class ExecService(Service):
         of_task = sum(session.task_id == task_id for session in self._sessions.values())
         if of_task < MAX_OF_TASK and len(self._sessions) < MAX_SESSIONS:
             return None
-        return (
-            f"{of_task} commands run in {task_id!r} and {len(self._sessions)} in all; the most are "
-            f"{MAX_OF_TASK} and {MAX_SESSIONS}; end some, or try again later"
+        return say(
+            "exec_too_many",
+            task=task_id,
+            of_task=of_task,
+            count=len(self._sessions),
+            most_of_task=MAX_OF_TASK,
+            most=MAX_SESSIONS,
         )
 
     async def _end_of(self, session: _Session) -> str:
@@ -324,18 +324,16 @@ class ExecService(Service):
 def _not_running(state: MeshState, task_id: str) -> Refused:
     status = task_status(state, task_id)
     if status["state"] == "unknown":
-        return Refused(reason=Reason.TASK_NOT_FOUND, error_text=f"there is no task {task_id!r}")
-    error = f"task {task_id!r} does not run (it is {status['state']}); commands are started while it does"
-    return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
+        no_task = say("exec_no_task", task=task_id)
+        return Refused(reason=Reason.TASK_NOT_FOUND, error_text=no_task)
+    not_running = say("exec_not_running", task=task_id, state=status["state"])
+    return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=not_running)
 
 
 def _unknown(request: ReadExec | WriteExec) -> Refusal:
-    error = (
-        f"there is no command {request.session_id!r} of task {request.task_id!r}: it has ended, nobody asked "
-        "for it for a minute, or the scheduler was started again meanwhile"
-    )
-    return _refusal(Reason.TASK_NOT_FOUND, error)
+    no_command = say("exec_no_command", command=request.session_id, task=request.task_id)
+    return _refusal(Reason.TASK_NOT_FOUND, no_command)
 
 
-def _refusal(reason: Reason, error: str) -> Refusal:
+def _refusal(reason: Reason, error: Text) -> Refusal:
     return Refusal(refused=Refused(reason=reason, error_text=error))
