@@ -533,6 +533,13 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
 }
 
+_STATES: Mapping[str, tuple[str, str]] = {
+    "state_above_limit": (
+        "the state of task {task!r} has {size} bytes; more than saved_state_bytes, {limit}, are not kept",
+        "任务 {task!r} 的状态有 {size} 字节；超过 saved_state_bytes（{limit}）的不保存",
+    ),
+}
+
 REFUSALS: Mapping[str, tuple[str, str]] = {
     **_POOLS,
     **_NODES,
@@ -541,4 +548,5 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     **_TASKS,
     **_ARRAYS,
     **_COMMANDS,
+    **_STATES,
 }

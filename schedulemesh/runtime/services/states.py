@@ -101,11 +101,8 @@ class StateService(Service):
         limit_bytes = self._reactor.saved_state_bytes
         if size <= limit_bytes:
             return None
-        error = (
-            f"the state of task {task_id!r} has {size} bytes; more than saved_state_bytes, {limit_bytes}, "
-            "are not kept"
-        )
-        return Refused(reason=Reason.STATE_TOO_LARGE, error_text=error)
+        too_large = say("state_above_limit", task=task_id, size=size, limit=limit_bytes)
+        return Refused(reason=Reason.STATE_TOO_LARGE, error_text=too_large)
 
     @handler
     async def saved_state(self, request: GetSavedState) -> SavedBytes | Refusal:
