@@ -20,7 +20,7 @@ from schedulemesh.engine.admission.groups import expire
 from schedulemesh.engine.admission.pending import hand_on
 from schedulemesh.engine.admission.refusals import node_not_found
 from schedulemesh.engine.admission.registration import with_known_parent
-from schedulemesh.engine.explanation.estimate import start_if_queued
+from schedulemesh.engine.explanation.dry_run import outcome_of_dry_run
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
 from schedulemesh.engine.lifecycle import agents as lifecycle
@@ -264,12 +264,11 @@ def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
         refused = refused_as_array(tx.state, stimulus)
     if refused is not None:
         return refused
-    if stimulus.queue and not stimulus.dry_run:
+    if stimulus.dry_run:
+        return outcome_of_dry_run(tx, stimulus)
+    if stimulus.queue:
         return queue.join(tx, stimulus)
-    outcome = submit(tx, stimulus)
-    if stimulus.dry_run and isinstance(outcome, Refused):
-        return msgspec.structs.replace(outcome, earliest_start=start_if_queued(tx, stimulus))
-    return outcome
+    return submit(tx, stimulus)
 
 
 def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> RequestOutcome:

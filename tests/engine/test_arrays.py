@@ -270,6 +270,7 @@ def test_what_cannot_be_an_array_is_refused(how, words):
         del how["cpu"]
     refused = mesh.submit("a", class_key="c", limits={"array": "0-3"}, **how)
     assert (refused.reason, words in refused.error) == (Reason.INVALID_ARRAY, True), refused
+    assert mesh.dry("a", class_key="c", limits={"array": "0-3"}, **how) == refused
 
 
 def test_ids_of_arrays_and_of_their_members_are_taken():

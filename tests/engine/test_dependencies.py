@@ -277,8 +277,27 @@ def test_very_many_that_can_never_start_are_cancelled_in_parts():
     agree(mesh)
 
 
-def test_a_dry_run_says_what_would_be_refused_and_else_what_would_happen_after_the_others():
+def test_a_dry_run_of_a_task_after_others_evicts_nobody_and_says_what_it_waits_for():
+    mesh = mesh_of()
+    run(mesh, "low", priority=1.0, cpu=4)
+    waits = {"queue": True}
+    for text in ("ok:low", "any:low", "fail:low"):
+        dry = mesh.dry("t", priority=9.0, cpu=1, limits={"after": (text,)}, more=waits)
+        assert (dry.reason, dry.earliest_start) == (Reason.DEPENDENCY, None)
+        assert "task 'low'" in dry.error
+    for queue in (True, False):
+        unknown = mesh.dry("t", cpu=1, limits={"after": ("ok:b",)}, more={"queue": queue})
+        assert unknown.reason is Reason.INVALID_DEPENDENCY
+    now = mesh.dry("t", priority=9.0, cpu=1, limits={"after": ("ok:low",)})
+    assert now == mesh.submit("t", priority=9.0, cpu=1, limits={"after": ("ok:low",)})
+    too_large = mesh.dry("t", cpu=99, limits={"after": ("ok:low",)}, more=waits)
+    assert too_large == mesh.queue("t", cpu=99, limits={"after": ("ok:low",)})
+    assert too_large.reason is Reason.EXCEEDS_POOL_CAPACITY
+
+
+def test_a_dry_run_of_a_task_after_ended_ones_says_that_it_starts():
     mesh = mesh_of()
     run(mesh, "a")
-    assert mesh.dry("t", cpu=1, limits={"after": ("ok:b",)}).reason is Reason.INVALID_DEPENDENCY
-    assert mesh.dry("t", cpu=1, limits={"after": ("ok:a",)}).agent_name == "t"
+    mesh.complete("a")
+    dry = mesh.dry("t", cpu=1, limits={"after": ("ok:a",)}, more={"queue": True})
+    assert dry.agent_name == "t"

@@ -184,7 +184,7 @@ def _not_an_array(stimulus: TaskSubmitted) -> Sentence | None:
         return say("array_adopts")
     if stimulus.until_runs:
         return say("array_is_awaited")
-    if not stimulus.queue and not stimulus.dry_run:
+    if not stimulus.queue:
         return say("array_needs_queue")
     return None
 

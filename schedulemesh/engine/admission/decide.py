@@ -75,9 +75,11 @@ from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
 
-def submit(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
-    """Admit, refuse, or say what is missing."""
-    if tx.strategies.plugins:
+def submit(
+    tx: Transaction, stimulus: TaskSubmitted, *, has_priority: bool = False
+) -> RequestOutcome:
+    """Admit, refuse, or say what is missing. ``has_priority``: strategies have given it one already."""
+    if tx.strategies.plugins and not has_priority:
         stimulus = prioritised(tx, stimulus)
     if stimulus.task is not None and tx.state.budgets.spent:
         need = None if stimulus.default_resources else stimulus.agent.resources

@@ -27,7 +27,7 @@ def refused_for_dependencies(state: MeshState, stimulus: TaskSubmitted) -> Refus
     task = stimulus.task
     if task is None or not task.after:
         return None
-    if not stimulus.queue and not stimulus.dry_run:
+    if not stimulus.queue:
         return Refused(
             reason=Reason.INVALID_DEPENDENCY,
             error_text=say("after_needs_queue", task=task.task_id),

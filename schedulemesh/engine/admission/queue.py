@@ -56,7 +56,27 @@ _MAY_PASS = frozenset(
 
 def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     """A submission that may wait: it starts, or it waits in the queue; what can never start is refused."""
-    stimulus = prioritised(tx, stimulus)
+    waiting = submission_to_queue(tx, prioritised(tx, stimulus))
+    if isinstance(waiting, Refused):
+        return waiting
+    state, task = tx.state, waiting.task
+    if task is None:
+        raise TypeError("only a task can wait in the queue")
+    serve_before(tx)
+    tx.emit(
+        TaskQueued(
+            submission=waiting,
+            at=tx.now,
+            number=state.queue.number_of(task),
+            waits_for=awaited_ends(state, task),
+        )
+    )
+    estimate_new(tx)
+    return _tried_at_once(tx, state.queue.by_id[task.task_id])
+
+
+def submission_to_queue(tx: Transaction, stimulus: TaskSubmitted) -> TaskSubmitted | Refused:
+    """A submission as it waits in the queue of its pool, or the reason why it may not wait."""
     task, state = stimulus.task, tx.state
     if task is None:
         raise ValueError("only a task can wait in the queue")
@@ -72,20 +92,9 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     if agent.pool_name != pool_name:
         agent = msgspec.structs.replace(agent, pool_name=pool_name)
     request_id = stimulus.request_id if stimulus.until_runs else None
-    waiting = msgspec.structs.replace(
+    return msgspec.structs.replace(
         stimulus, agent=agent, task=task, selector=(), request_id=request_id
     )
-    serve_before(tx)
-    tx.emit(
-        TaskQueued(
-            submission=waiting,
-            at=tx.now,
-            number=state.queue.number_of(task),
-            waits_for=awaited_ends(state, task),
-        )
-    )
-    estimate_new(tx)
-    return _tried_at_once(tx, state.queue.by_id[task.task_id])
 
 
 def _pool_to_wait_in(tx: Transaction, stimulus: TaskSubmitted, request: Request | Refused) -> str:

@@ -25,6 +25,7 @@ from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.budgets import held_until
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.delays import counts_guesses
+from schedulemesh.engine.admission.dependencies import awaited_ends
 from schedulemesh.engine.admission.ends import Ends, estimate_of
 from schedulemesh.engine.admission.needs import is_ruled_out, quota_need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
@@ -119,6 +120,7 @@ def _start_if_queued(tx: Transaction, submission: TaskSubmitted) -> float | None
         submission=msgspec.structs.replace(submission, agent=agent),
         queued_at=tx.now,
         number=tx.state.queue.next_number,
+        waits_for=awaited_ends(tx.state, submission.task),
     )
     return earliest_start(tx.state, task, request, tx.now).at
 

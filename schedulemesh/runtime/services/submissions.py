@@ -44,6 +44,8 @@ _PORTION = 100
 #: Seconds for groups that are being removed to be gone before a submission is decided that they may make room
 #: for; it takes milliseconds.
 _REMOVED_S = 5.0
+#: Why a task waits in the queue whatever room there is.
+_WAITS_WHATEVER_IS_FREE = frozenset((Reason.DEPENDENCY, Reason.BEHIND_QUEUE_HEAD))
 
 
 class SubmissionService(Service):
@@ -221,6 +223,8 @@ class SubmissionService(Service):
         if not state.groups.ending or (stimulus.request_id or "") in state.answers:
             return
         outcome = (await self._reactor.step(_tried(stimulus))).outcome
+        if isinstance(outcome, Refused) and outcome.reason in _WAITS_WHATEVER_IS_FREE:
+            return
         if not isinstance(outcome, Accepted) or outcome.preempted:
             await self._groups.removed_from(state.groups, _REMOVED_S)
 
@@ -283,7 +287,7 @@ def _agent_of(state: MeshState, accepted: Accepted) -> Agent | None:
 
 def _tried(stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
     """The same submission as a dry run."""
-    return msgspec.structs.replace(stimulus, dry_run=True, queue=False, request_id=None)
+    return msgspec.structs.replace(stimulus, dry_run=True, request_id=None)
 
 
 def _portions(stimuli: Sequence[s.TaskSubmitted]) -> Iterator[list[s.TaskSubmitted]]:
