@@ -86,13 +86,15 @@ class NodeName(TypedDict, total=False):
 
 
 class NextWindow(TypedDict):
-    """The maintenance window of a node that is open, or else the next one; None: it has none. Times are
-    seconds since 1970.
+    """The window of a node that is open, or else the next one; None: it has none. Times are seconds since
+    1970.
     """
 
     window: str | None
     window_start: float | None
     window_end: float | None
+    #: Whether it reserves the node for some tasks; else it is for maintenance.
+    window_reserves: bool
     #: Whether a maintenance window drains the node now.
     in_window: bool
 

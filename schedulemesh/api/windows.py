@@ -1,4 +1,4 @@
-"""Maintenance windows of nodes: list, create and delete them."""
+"""Windows, at which nodes are maintained or reserved: list, create and delete them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import ListRoute, delete, post
-from schedulemesh.api.values import Checked, ClientName, Name, Names, Seconds
+from schedulemesh.api.values import Checked, ClientName, Labels, Name, Names, Seconds
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.reasons import Reason
@@ -25,7 +25,7 @@ def _check_comment(value: str, what: str) -> None:
 
 
 class WindowInfo(TypedDict, total=False):
-    """A maintenance window; times are seconds since 1970."""
+    """A time at which nodes are maintained or reserved; times are seconds since 1970."""
 
     name: str
     #: When it opens for the first time, by the clock in which that was given.
@@ -39,6 +39,11 @@ class WindowInfo(TypedDict, total=False):
     #: From so many seconds before it on no task starts there whose end is not known.
     notice_s: float
     comment: str
+    #: For whom it reserves the nodes: any of these pools or owners, or all of these labels; with none of
+    #: these it is for maintenance.
+    pools: list[str]
+    owners: list[str]
+    labels: dict[str, str]
     #: Whether it is open now.
     open: bool
     #: When it opens and closes, now or next.
@@ -49,12 +54,12 @@ class WindowInfo(TypedDict, total=False):
 
 
 class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True):
-    """Create a maintenance window; refused if a different one of this name exists."""
+    """Announce that nodes are maintained or reserved; refused if a different window of this name exists."""
 
     routes: ClassVar = (
         post(
             "/windows",
-            "Create a maintenance window of nodes",
+            "Announce that nodes are maintained or reserved",
             renamed={"duration_s": "duration", "notice_s": "notice"},
         ),
     )
@@ -71,6 +76,10 @@ class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True)
     all_nodes: bool = False
     notice_s: Seconds = DEFAULT_NOTICE_S
     comment: Annotated[str, Checked(_check_comment)] = ""
+    #: For whom it reserves the nodes; with none of these it is for maintenance.
+    pools: Names | None = None
+    owners: Names | None = None
+    labels: Labels | None = None
     client: ClientName
 
     def __post_init__(self) -> None:
@@ -95,25 +104,30 @@ class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True)
             notice_s=self.notice_s,
             utc_offset=utc_offset,
             comment=self.comment,
+            pools=tuple(sorted(self.pools or ())),
+            owners=tuple(sorted(self.owners or ())),
+            labels=self.labels or {},
         )
 
 
 class DeleteWindow(ChangingCall, tag="delete_window", frozen=True, kw_only=True):
-    """Delete a maintenance window; nodes that it closes open again."""
+    """Delete a window; nodes that it closes open again."""
 
-    routes: ClassVar = (delete("/windows/{name}", "Delete a maintenance window"),)
+    routes: ClassVar = (
+        delete("/windows/{name}", "Delete a window of maintenance or of a reservation"),
+    )
 
     name: Name
     client: ClientName
 
 
 class ListWindows(Call, tag="list_windows", frozen=True, kw_only=True):
-    """List the maintenance windows that are open or to come."""
+    """List the windows that are open or to come."""
 
     listings: ClassVar = (
         ListRoute(
             path="/windows",
-            summary="List the maintenance windows that are open or to come",
+            summary="List the windows of maintenance and of reservations that are open or to come",
             row=WindowInfo,
             key=("name",),
             missing=Reason.WINDOW_NOT_FOUND,

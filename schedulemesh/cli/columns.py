@@ -249,13 +249,13 @@ def _model(node: Row) -> str:
 
 
 def _window(node: Row) -> str:
-    """The maintenance window of a node that is open, or else the next one, and when it opens."""
+    """The window of a node that is open, or else the next one, and when it opens."""
     name, start = node.get("window"), node.get("window_start")
     return "" if name is None or start is None else f"{name} {local_time(start)}"
 
 
 _MODEL = Column(heading="GPU model", key="", show=_model)
-_WINDOW = Column(heading="maintenance", key="", show=_window)
+_WINDOW = Column(heading="window", key="", show=_window)
 _NODES = (
     Column(heading="node", key="", show=_node_name),
     Column(heading="id", key="short_id"),
@@ -274,9 +274,7 @@ _NODES = (
 
 
 def node_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns of a table of nodes; those of models of GPUs and of maintenance windows only where one has
-    any.
-    """
+    """The columns of a table of nodes; those of models of GPUs and of windows only where one has any."""
     left_out = [] if any(map(_model, rows)) else [_MODEL]
     left_out += [] if any(row.get("window") for row in rows) else [_WINDOW]
     return tuple(column for column in _NODES if column not in left_out)
@@ -328,6 +326,13 @@ def _window_nodes(window: Row) -> str:
     return names(window["nodes"]) or f"all ({count})"
 
 
+def _reserved_for(window: Row) -> str:
+    """For whom a window reserves its nodes, or that it is for maintenance."""
+    whom = [*window["pools"], *window["owners"]]
+    whom += [labels(window["labels"])] if window["labels"] else []
+    return names(whom) or "maintenance"
+
+
 WINDOWS = (
     Column(heading="window", key="name"),
     Column(heading="opens", key="next_start", show=local_time),
@@ -335,6 +340,7 @@ WINDOWS = (
     Column(heading="open", key="open"),
     Column(heading="repeat", key="repeat"),
     Column(heading="nodes", key="", show=_window_nodes),
+    Column(heading="for", key="", show=_reserved_for),
     Column(heading="comment", key="comment"),
     wide("first", "start"),
     wide("duration", "duration_s", duration),

@@ -1,4 +1,4 @@
-"""The command windows: list, create and delete maintenance windows of nodes."""
+"""The command windows: list, create and delete windows, at which nodes are maintained or reserved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app.add_typer(windows, name="windows")
 
 @group(windows)
 def list_windows(target: Target, view: View, select: Select) -> None:
-    """List the maintenance windows of nodes that are open or to come."""
+    """List when nodes are maintained or reserved: the windows that are open or to come."""
     from schedulemesh.api.windows import ListWindows, WindowInfo
     from schedulemesh.protocol.answers import Listed
 
@@ -76,14 +76,34 @@ def create(
         ),
     ] = "1h",
     comment: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
+    for_pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POOL", help="Reserve the nodes for tasks of this pool; may be repeated."
+        ),
+    ] = None,
+    for_owner: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OWNER", help="Reserve the nodes for tasks of this owner; may be repeated."
+        ),
+    ] = None,
+    for_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL=VALUE",
+            help="Reserve the nodes for tasks with this label; of several, with all.",
+        ),
+    ] = None,
 ) -> int:
-    """Announce a maintenance window: nothing reaches into it, and its nodes are closed while it is open."""
+    """Announce maintenance of nodes, or a reservation: nothing else reaches into it, or starts in it."""
     from schedulemesh.api.values import client_name
     from schedulemesh.api.windows import CreateWindow
     from schedulemesh.cli.changes import change_each, changed_result, pairs
     from schedulemesh.protocol.answers import Response
 
     labels = pairs(node_label or (), "--node-label", "a condition is LABEL=CONDITION")
+    reserved_for = pairs(for_label or (), "--for-label", "a label is LABEL=VALUE")
 
     def request(name: str) -> CreateWindow:
         return CreateWindow(
@@ -96,6 +116,9 @@ def create(
             all_nodes=all_nodes,
             notice_s=seconds(notice, "--notice"),
             comment=comment,
+            pools=tuple(for_pool) if for_pool else None,
+            owners=tuple(for_owner) if for_owner else None,
+            labels=reserved_for or None,
             client=client_name(),
         )
 
@@ -108,7 +131,7 @@ def delete(
     output: Output,
     names: Annotated[list[str], typer.Argument(help="The names of windows.")],
 ) -> int:
-    """Delete maintenance windows; nodes that they close open again."""
+    """Delete windows; nodes that they close open again."""
     from schedulemesh.api.values import client_name
     from schedulemesh.api.windows import DeleteWindow
     from schedulemesh.cli.changes import change_each, changed_result

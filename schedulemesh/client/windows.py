@@ -1,4 +1,4 @@
-"""The calls about maintenance windows."""
+"""The calls about windows, at which nodes are maintained or reserved."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from schedulemesh.client.arguments import parse_ids, public_calls
 from schedulemesh.client.asking import done, listed
 from schedulemesh.client.listings import WindowsResult
 from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
@@ -33,9 +34,14 @@ class WindowCalls(SchedulerObject):
         repeat: str | None = None,
         notice: float | str = DEFAULT_NOTICE_S,
         comment: str = "",
+        pools: str | Iterable[str] | None = None,
+        owners: str | Iterable[str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Result:
         """Announce a maintenance window: no task starts there that would reach into it, what still runs is
-        evicted in time, and nothing starts while it is open.
+        evicted in time, and nothing starts while it is open. With ``pools``, ``owners`` or ``labels`` it
+        reserves the nodes for tasks of any of these pools or owners, or with all these labels, which it does
+        not concern.
 
         ``start``: a date and a time with the offset from UTC, such as "2026-12-05T22:00+01:00"; ``duration``
         and ``notice``: seconds, or texts such as "4h". ``nodes``, ``node_labels`` or ``all_nodes``: which
@@ -53,6 +59,9 @@ class WindowCalls(SchedulerObject):
             all_nodes=parse_flag(all_nodes, "all_nodes"),
             notice_s=parse_timeout(notice, "notice"),
             comment=comment,
+            pools=None if pools is None else parse_ids(pools, "pools"),
+            owners=None if owners is None else parse_ids(owners, "owners"),
+            labels=None if labels is None else parse_labels(labels),
             client=client_name(),
         )
         return done(self._connection, request)

@@ -358,6 +358,13 @@ class Reason(Code):
             "there before the task would be over (Slurm: ReqNodeNotAvail, Reserved for maintenance)."
         ),
     )
+    NODE_RESERVED = (
+        "node_reserved",
+        (
+            "A node would have the room, but a [window](../calendar.md) reserves it for others now, or "
+            "before the task would be over (Slurm: ReqNodeNotAvail, Reserved)."
+        ),
+    )
     EXTERNAL_RAY_WORK = (
         "external_ray_work",
         "A node would have the room without the Ray work that does not belong to the scheduler.",

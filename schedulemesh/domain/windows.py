@@ -1,4 +1,4 @@
-"""Maintenance windows: times, once or again and again, at which nodes are to be empty."""
+"""Windows: times, once or again and again, at which nodes are empty for maintenance, or are reserved."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.numbers import LATEST_S
@@ -35,7 +36,7 @@ class Occurrence(NamedTuple):
 
 
 class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A maintenance window; times are seconds since 1970."""
+    """A time at which nodes are to be empty, or are reserved for some tasks; times are seconds since 1970."""
 
     name: str
     #: When it opens for the first time.
@@ -51,6 +52,22 @@ class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     #: Minutes by which the clock in which its start was given is ahead of UTC.
     utc_offset: int = 0
     comment: str = ""
+    #: For whom it reserves the nodes: for tasks of any of these pools or owners, or with all of these labels;
+    #: with none of these it is for maintenance.
+    pools: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    labels: Labels = {}
+
+    @property
+    def is_reservation(self) -> bool:
+        """Whether some tasks may run on its nodes while it is open."""
+        return bool(self.pools or self.owners or self.labels)
+
+    def admits(self, pool_name: str, owner: str, labels: Labels) -> bool:
+        """Whether it reserves nodes for a task of this pool with this owner and these labels."""
+        if pool_name in self.pools or owner in self.owners:
+            return True
+        return bool(self.labels) and self.labels.items() <= labels.items()
 
     @property
     def period_s(self) -> float:

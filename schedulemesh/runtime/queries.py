@@ -323,27 +323,35 @@ class StateView:
             "window": window["window"],
             "window_start": window["window_start"],
             "window_end": window["window_end"],
+            "window_reserves": window["window_reserves"],
             "in_window": window["in_window"],
             "agents": sorted(node.allocations),
             "gpu_holders": self._gpu_holders(node),
         }
 
     def _window_of(self, node_id: str) -> NextWindow:
-        """The maintenance window of a node that is open, or else the next one."""
+        """The window of a node that is open, or else the next one."""
         of_node = self._state.windows.of_node(node_id, self._now)
         if not of_node:
-            return {"window": None, "window_start": None, "window_end": None, "in_window": False}
+            return {
+                "window": None,
+                "window_start": None,
+                "window_end": None,
+                "window_reserves": False,
+                "in_window": False,
+            }
         occurrence, window = of_node[0]
         drain = self._state.drains.nodes.get(node_id)
         return {
             "window": window.name,
             "window_start": occurrence.start,
             "window_end": occurrence.end,
+            "window_reserves": window.is_reservation,
             "in_window": drain is not None and bool(drain.window),
         }
 
     def windows(self) -> list[WindowInfo]:
-        """The maintenance windows that are open or to come, the first first."""
+        """The windows that are open or to come, the first first."""
         windows = self._state.windows
         rows: list[WindowInfo] = []
         for window in windows.by_name.values():
@@ -360,6 +368,9 @@ class StateView:
                     "node_labels": dict(window.node_labels),
                     "notice_s": window.notice_s,
                     "comment": window.comment,
+                    "pools": list(window.pools),
+                    "owners": list(window.owners),
+                    "labels": window.labels,
                     "open": occurrence.start <= self._now,
                     "next_start": occurrence.start,
                     "next_end": occurrence.end,

@@ -69,11 +69,11 @@ def test_nodes_are_named_as_everywhere(nodes, run):
     assert unknown.exit_code == ExitCode.NOT_FOUND
     assert "there is no node 'gpu-9'" in unknown.stderr
     assert [row["window"] for row in listed(run, "nodes")] == [None, "w"]
-    assert "maintenance" in run("nodes", width=200).stdout.splitlines()[0]
+    assert "window" in run("nodes", width=200).stdout.splitlines()[0]
 
 
 def test_without_windows_the_table_of_nodes_has_no_column_for_them(nodes, run):
-    assert "maintenance" not in run("nodes", width=200).stdout
+    assert "window" not in run("nodes", width=200).stdout
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,20 @@ def test_what_waits_for_an_open_window_is_explained_and_starts_after_it(nodes, s
     assert {"window_created", "window_ended", "drain_started", "drain_ended"} <= set(events)
     calls = [row["call"] for row in listed(run, "audit")]
     assert {"create_window", "delete_window"} <= set(calls)
+
+
+def test_nodes_are_reserved_for_a_pool(nodes, scheduler, run):
+    scheduler.pool(cpu=16)
+    scheduler.pool("演示", cpu=16)
+    words = ("--start", at(-60), "--duration", "4h", "--all-nodes", "--for-pool", "演示")
+    assert run("windows", "create", "w", *words, "--for-label", "team=x").exit_code == 0
+    (row,) = listed(run, "windows")
+    assert (row["pools"], row["owners"], row["labels"]) == (["演示"], [], {"team": "x"})
+    assert "演示, team=x" in run("windows", width=120).stdout
+    assert not any(node["draining"] for node in listed(run, "nodes"))
+    assert all(node["window_reserves"] for node in listed(run, "nodes"))
+    scheduler.submit("别人", queue=True)
+    assert listed(run, "queue")[0]["reason"] == "node_reserved"
+    assert "预留" in run("explain", "别人", "--lang", "zh").stdout
+    scheduler.submit("演示任务", "演示")
+    scheduler.submit("同一个团队", labels={"team": "x"})

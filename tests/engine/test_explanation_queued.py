@@ -588,6 +588,20 @@ def test_a_pool_that_has_lost_its_flavor_says_which_it_has():
     ]
 
 
+def test_nodes_that_are_reserved_for_others_come_before_what_is_short():
+    mesh = Explained(pool("p", cpu=8), nodes=[node("a", cpu=4), node("b", cpu=2)])
+    times = {"start": mesh.now - 60.0, "duration_s": 120.0, "node_ids": ("a",)}
+    window = MaintenanceWindow(name="w", pools=("q",), labels={"team": "x"}, **times)
+    mesh.handle(WindowRequested(window=window))
+    mesh.queue("t", cpu=4)
+    found = mesh.explain("t")
+    assert codes(found) == [Reason.NODE_RESERVED, Reason.INSUFFICIENT_RESOURCES]
+    assert found.error == (
+        "a would have room for cpu 4, but window 'w', which reserves it for tasks of pool 'q', with team=x, "
+        "is open there for another 1m"
+    )
+
+
 def test_every_reason_of_a_queued_task_is_produced_here():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []

@@ -1,4 +1,4 @@
-"""Random worlds with maintenance windows keep what ``docs/calendar.md`` says.
+"""Random worlds with windows of maintenance and reservations keep what ``docs/calendar.md`` says.
 
 The oracle knows every opening of every window, written from the page. It checks each start, that nobody is
 evicted for a window too early or too late, that nodes are empty and closed exactly while a window is open,
@@ -17,6 +17,7 @@ from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted, EvictionStarted
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, differences, node, pool
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -40,24 +41,27 @@ class Oracle:
                 return
             start += period
 
-    def of_node(self, labels, node_id):
+    def of_node(self, labels, node_id, pool_name="p"):
+        """The windows of a node that are not for tasks of this pool."""
         return [
             window
             for window in self.windows.values()
-            if (not window.node_ids or node_id in window.node_ids)
+            if pool_name not in window.pools
+            and (not window.node_ids or node_id in window.node_ids)
             and all(labels.get(key) == value for key, value in window.node_labels)
         ]
 
-    def is_open(self, labels, node_id, at):
+    def is_open(self, labels, node_id, at, pool_name="p", maintenance=False):
         return any(
             start <= at < end
-            for window in self.of_node(labels, node_id)
+            for window in self.of_node(labels, node_id, pool_name)
+            if not (maintenance and window.pools)
             for start, end in self.openings(window, at)
         )
 
-    def may_start(self, labels, node_id, at, over_at):
+    def may_start(self, labels, node_id, at, over_at, pool_name="p"):
         """Whether a task that is over then, its end included, may start on a node; None: nobody knows."""
-        for window in self.of_node(labels, node_id):
+        for window in self.of_node(labels, node_id, pool_name):
             upcoming = [o for o in self.openings(window, at + 400 * DAY) if at < o[1]]
             if not upcoming:
                 continue
@@ -73,11 +77,11 @@ class Oracle:
                 return False
         return True
 
-    def leaves_at(self, labels, node_id, at):
+    def leaves_at(self, labels, node_id, at, pool_name="p"):
         """When what runs on a node is evicted for the next opening; None: never."""
         starts = [
             start
-            for window in self.of_node(labels, node_id)
+            for window in self.of_node(labels, node_id, pool_name)
             for start, end in self.openings(window, at + 400 * DAY)
             if at < end
         ]
@@ -91,7 +95,7 @@ class World:
         self.rng = random.Random(seed)
         self.labels = {"a": {"rack": "1"}, "b": {"rack": "1"}, "c": {}}
         nodes = [node(name, cpu=4, labels=labels) for name, labels in self.labels.items()]
-        self.mesh = Mesh(pool("p", cpu=100), nodes=nodes)
+        self.mesh = Mesh(pool("p", cpu=100), pool("q", cpu=100), nodes=nodes)
         self.mesh.now = BEGIN
         self.mesh.policy(preemption_grace_s=10.0, save_timeout=30.0, cancel_timeout=20.0)
         self.oracle = Oracle()
@@ -116,6 +120,7 @@ class World:
             duration_s=rng.choice([1800.0, 2 * HOUR, 8 * HOUR]),
             repeat=rng.choice(["", "daily", "weekly"]),
             notice_s=rng.choice([60.0, HOUR, 6 * HOUR]),
+            pools=rng.choice([(), (), ("q",)]),
             **where,
         )
         if len(self.oracle.windows) < 3:
@@ -138,6 +143,7 @@ class World:
         self.runs[name] = min(times) + LEAVING_S if times else None
         self.mesh.queue(
             name,
+            rng.choice("ppq"),
             cpu=rng.choice([2, 4]),
             duration=duration,
             limits={} if limit is None else {"max_run_s": limit},
@@ -193,12 +199,14 @@ class World:
         name, node_id = fact.agent.name, fact.place.node_id
         run_s = self.runs[name]
         over_at = None if run_s is None else fact.at + run_s
-        assert self.oracle.may_start(self.labels[node_id], node_id, fact.at, over_at), name
+        args = (self.labels[node_id], node_id, fact.at, over_at, fact.agent.pool_name)
+        assert self.oracle.may_start(*args), name
 
     def check_eviction(self, fact):
         agent = self.mesh.state.agents.get(fact.task_id)
         if agent is not None and agent.node_id is not None:
-            leaves_at = self.oracle.leaves_at(self.labels[agent.node_id], agent.node_id, fact.at)
+            node_id, pool_name = agent.node_id, agent.spec.pool_name
+            leaves_at = self.oracle.leaves_at(self.labels[node_id], node_id, fact.at, pool_name)
             assert leaves_at is not None
             assert leaves_at <= fact.at
 
@@ -210,15 +218,11 @@ class World:
         assert set(mesh.state.windows.by_name) == set(self.oracle.windows)
         for node_id, labels in self.labels.items():
             one = mesh.state.cluster.nodes[node_id]
-            assert one.cordoned == self.oracle.is_open(labels, node_id, now)
-            leaves_at = self.oracle.leaves_at(labels, node_id, now)
-            if leaves_at is not None and leaves_at <= now:
-                running = [
-                    name
-                    for name in one.allocations
-                    if mesh.state.agents[name].phase.__class__.__name__ == "Running"
-                ]
-                assert running == []
+            assert one.cordoned == self.oracle.is_open(labels, node_id, now, maintenance=True)
+            for agent in map(mesh.state.agents.get, one.allocations):
+                leaves_at = self.oracle.leaves_at(labels, node_id, now, agent.spec.pool_name)
+                may_run = leaves_at is None or now < leaves_at
+                assert may_run or not isinstance(agent.phase, Running)
         assert not mesh.state.cluster.set_aside
         assert differences(mesh.state, mesh.rewritten()) == []
 
@@ -245,39 +249,35 @@ def test_windows_are_kept_as_the_page_says(seed):
     assert differences(world.mesh.state, world.mesh.refolded()) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_task_that_waits_alone_starts_as_soon_as_the_page_lets_it(seed):
+def may_start_anywhere(world, at, run_s, pool_name):
+    oracle = world.oracle
+    return any(
+        not oracle.is_open(labels, node_id, at, pool_name)
+        and oracle.may_start(labels, node_id, at, at + run_s, pool_name)
+        for node_id, labels in world.labels.items()
+    )
+
+
+@pytest.mark.parametrize("pool_name", ["p", "q"])
+@pytest.mark.parametrize("seed", range(14))
+def test_a_task_that_waits_alone_starts_as_soon_as_the_page_lets_it(seed, pool_name):
     world = World(seed + 100)
     for _ in range(2):
         world.create()
-    world.mesh.tick()
-    world.mesh.queue("x", cpu=4, duration=world.rng.choice([600.0, 5 * HOUR, 30 * HOUR]))
+    mesh, duration = world.mesh, world.rng.choice([600.0, 5 * HOUR, 30 * HOUR])
+    mesh.tick()
+    mesh.queue("x", pool_name, cpu=4, duration=duration)
+    run_s = duration + LEAVING_S
     for _ in range(400):
-        mesh = world.mesh
-        task = mesh.state.queue.by_id.get("x")
-        if task is None:
-            break
-        run_s = task.spec.estimated_duration + LEAVING_S
-        may_start = [
-            node_id
-            for node_id, labels in world.labels.items()
-            if not world.oracle.is_open(labels, node_id, mesh.now)
-            and world.oracle.may_start(labels, node_id, mesh.now, mesh.now + run_s)
-        ]
-        assert may_start == [], "it might have started"
+        if "x" not in mesh.state.queue.by_id:
+            return
+        assert not may_start_anywhere(world, mesh.now, run_s, pool_name), "it might have started"
         explained = mesh.engine.explain("x", mesh.now)
-        assert explained.reason == "maintenance_window"
-        # What is said to be the earliest start is one at which it may start.
-        at = explained.earliest_start
-        assert at is not None
-        assert any(
-            not world.oracle.is_open(labels, node_id, at)
-            and world.oracle.may_start(labels, node_id, at, at + run_s)
-            for node_id, labels in world.labels.items()
-        )
+        assert explained.reason in ("maintenance_window", "node_reserved")
+        # What is said to be the earliest start is a time at which it may start.
+        assert may_start_anywhere(world, explained.earliest_start, run_s, pool_name)
         mesh.tick(1800.0)
-    else:
-        pytest.fail("it never started")
+    pytest.fail("it never started")
 
 
 @pytest.mark.parametrize("seed", range(4))

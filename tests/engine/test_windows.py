@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.payloads import GangPayload
+from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Queued, Refused
-from tests.engine.builders import Mesh, differences, node, pool
+from tests.engine.builders import Mesh, differences, node, pool, shape
 
 HOUR = 3600.0
 BEGIN = 1000.0
@@ -274,7 +275,7 @@ def test_explain_tells_a_task_that_runs_when_the_window_ends_it():
     create(mesh)
     mesh.run("t", cpu=4)
     explained = mesh.engine.explain("t", mesh.now)
-    sentence = "it is evicted in 9h59m for maintenance window 'w' of node a, unless it ends before"
+    sentence = "it is evicted in 9h59m for window 'w' of node a, unless it ends before"
     assert sentence in explained.detail
 
 
@@ -286,6 +287,21 @@ def test_others_are_evicted_only_where_the_task_may_be():
     mesh.handle(s.ClassProbed(class_key="c"))
     mesh.queue("high", priority=9.0, cpu=4, duration=20 * HOUR, class_key="c")
     assert list(mesh.ends) == ["low-b"]
+
+
+@pytest.mark.parametrize("flavors", [None, {"one": {"model": "1"}, "two": {"model": "2"}}])
+def test_a_task_takes_the_alternative_whose_nodes_no_window_closes(flavors):
+    models = [node(f"n{number}", gpu=1, labels={"model": str(number)}) for number in (1, 2)]
+    quota = {"gpu": 2} if flavors is None else {"custom": {"gpu@one": 1, "gpu@two": 1}}
+    mesh = Mesh(pool("p", **quota, **({"flavors": flavors} if flavors else {})), nodes=models)
+    create(mesh, node_ids=(), node_labels=(("model", "1"),))
+    labels = {"node_labels": {"model": "1"}, "fallbacks": [{"model": "2"}]}
+    mesh.queue("t", gpu=1, duration=20 * HOUR, **({} if flavors else labels))
+    assert node_of(mesh, "t") == "n2"
+    mesh.queue("u", gpu=1, duration=20 * HOUR, **({} if flavors else labels))
+    go_to(mesh, BEGIN + 1)
+    explained = mesh.engine.explain("u", mesh.now)
+    assert Reason.MAINTENANCE_WINDOW in [one.reason for one in explained.alternatives]
 
 
 def test_a_gang_is_placed_outside_of_windows():
@@ -335,9 +351,89 @@ def test_a_window_changes_nothing_for_tasks_that_wait_for_quota():
     assert mesh.engine.explain("t", mesh.now).reason == Reason.INSUFFICIENT_QUOTA
 
 
+RESERVED = (
+    ({"pools": ("q",)}, {"pool_name": "q"}),
+    ({"owners": ("ada",)}, {"owner": "ada"}),
+    ({"labels": {"team": "x"}}, {"labels": {"team": "x", "tier": "gold"}}),
+    ({"pools": ("q",), "owners": ("ada",)}, {"owner": "ada"}),
+)
+
+
+def reserved_mesh(*nodes, **whom):
+    mesh = mesh_of(*(nodes or (node("a", cpu=4),)))
+    mesh.resize(pool("q", cpu=100))
+    create(mesh, **whom)
+    return mesh
+
+
+@pytest.mark.parametrize(("whom", "task"), RESERVED)
+def test_nodes_are_reserved_for_some_tasks_and_closed_to_all_others(whom, task):
+    mesh = reserved_mesh(**whom)
+    mesh.queue("other", cpu=2, duration=20 * HOUR)
+    mesh.queue("long", cpu=2, duration=20 * HOUR, **task)
+    assert (node_of(mesh, "other"), node_of(mesh, "long")) == (None, "a")
+    explained = mesh.engine.explain("other", mesh.now)
+    assert explained.reason == Reason.NODE_RESERVED
+    assert "which reserves it for tasks" in explained.error
+    go_to(mesh, BEGIN + 10 * HOUR)
+    assert not mesh.state.cluster.nodes["a"].cordoned
+    assert not mesh.state.drains
+    mesh.queue("in time", cpu=1, **task)
+    mesh.queue("too late", cpu=1)
+    go_to(mesh, BEGIN + 10.5 * HOUR)
+    assert (node_of(mesh, "in time"), node_of(mesh, "too late")) == ("a", None)
+    assert mesh.engine.explain("too late", mesh.now).reason == Reason.NODE_RESERVED
+    go_to(mesh, BEGIN + 11 * HOUR)
+    assert node_of(mesh, "too late") == "a"
+
+
+def test_others_leave_reserved_nodes_in_time_and_those_stay_for_whom_they_are():
+    mesh = reserved_mesh(pools=("q",), repeat="daily")
+    mesh.run("other", cpu=2)
+    mesh.run("mine", "q", cpu=2)
+    go_to(mesh, BEGIN + 10 * HOUR - LEAVING_S)
+    assert list(mesh.ends) == ["other"]
+    mesh.leave("other")
+    mesh.queue("next", cpu=2)
+    for day in (0, 1):
+        go_to(mesh, BEGIN + 11 * HOUR + day * 24 * HOUR - 1)
+        assert node_of(mesh, "next") is None
+        go_to(mesh, BEGIN + 11 * HOUR + day * 24 * HOUR)
+        assert node_of(mesh, "next") == "a"
+        mesh.report("next")
+        mesh.complete("next")
+        go_to(mesh, BEGIN + 34 * HOUR + day * 24 * HOUR - 1)
+        mesh.queue("next", cpu=2)
+    assert "mine" in mesh.state.agents
+
+
+def test_a_reservation_follows_its_pool_to_another_name():
+    mesh = reserved_mesh(pools=("q",))
+    mesh.rename_pool("q", "r")
+    assert mesh.state.windows.by_name["w"].pools == ("r",)
+    check_stored(mesh)
+
+
+def test_groups_of_other_pools_leave_reserved_nodes():
+    mesh = mesh_of(node("a", cpu=4))
+    groups = GroupsSpec(reserved=(shape({"cpu": 2}),))
+    mesh.resize(pool("g", cpu=4, groups=groups))
+    mesh.make_all()
+    create(mesh, pools=("p",))
+    go_to(mesh, BEGIN + 10 * HOUR)
+    (group_id,) = mesh.removes
+    mesh.remove(group_id)
+    go_to(mesh, BEGIN + 10.5 * HOUR)
+    assert not mesh.makes, "it is not created again while the nodes are reserved"
+    go_to(mesh, BEGIN + 11 * HOUR)
+    assert mesh.makes
+
+
 def test_a_window_is_stored_as_it_was_given():
     mesh = mesh_of()
-    create(mesh, repeat="weekly", comment="new drivers", utc_offset=60, notice_s=60.0)
+    create(
+        mesh, repeat="weekly", comment="new drivers", utc_offset=60, notice_s=60.0, owners=("a",)
+    )
     stored = mesh.rewritten().windows.by_name["w"]
     assert stored == mesh.state.windows.by_name["w"]
     assert stored.time_text(0.0) == "1970-01-01T01:00+01:00"

@@ -276,6 +276,14 @@ def test_the_nodes_that_are_maintained_now_say_so(browser):
     assert "End the drain" not in page.words
 
 
+def test_the_nodes_say_when_they_are_reserved(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    later = {"name": "later", "start": "2090-01-01T00:00Z", "duration": "4h", "owners": ["ada"]}
+    browser.api.send("POST", "/windows", {**later, "all_nodes": True})
+    assert "reserved from" in browser.get("/nodes").words
+
+
 def test_members_of_a_gang_are_drawn_on_their_nodes(browser):
     mesh = browser.api.mesh
     observe(mesh, nodes(2))

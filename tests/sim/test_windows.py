@@ -31,6 +31,7 @@ class MaintainedWorld(DisturbedWorld):
             duration_s=self._draw.choice((5.0, 30.0)),
             repeat=self._draw.choice(("", "daily")),
             notice_s=10.0,
+            pools=self._draw.choice(((), ("a",))),
             **where,
         )
         self.handle(s.WindowRequested(window=window, client="me"))

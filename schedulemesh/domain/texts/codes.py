@@ -139,6 +139,7 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "A maintenance window is open, or too near",
         "维护窗口进行中，或即将开始",
     ),
+    "node_reserved": ("A window reserves the room for others", "窗口为其他任务预留了资源"),
     "window_not_found": ("There is no such maintenance window", "没有这个维护窗口"),
     "window_exists": (
         "There is another maintenance window of this name",

@@ -470,22 +470,24 @@ _SHORTAGE: Mapping[str, tuple[str, str]] = {
         "用 undrain_node({node!r}) 结束排空",
     ),
     "in_window": (
-        (
-            "{nodes} would have room for {need}, but maintenance window {window!r} is open there for "
-            "another {left:span}"
-        ),
-        "{nodes} 放得下 {need}，但正处于维护窗口 {window!r}，还有 {left:span}",
+        ("{nodes} would have room for {need}, but {window} is open there for another {left:span}"),
+        "{nodes} 放得下 {need}，但正处于{window}，还有 {left:span}",
     ),
+    "maintenance_named": ("maintenance window {name!r}", "维护窗口 {name!r} "),
+    "reservation_named": (
+        "window {name!r}, which reserves it for tasks {whom},",
+        "窗口 {name!r} （为{whom}的任务预留）",
+    ),
+    "tasks_of_pool": ("of pool {pool!r}", "资源池 {pool!r} "),
+    "tasks_of_owner": ("of owner {owner!r}", "负责人 {owner!r} "),
+    "tasks_with_label": ("with {label}={value}", "标签 {label}={value} "),
     "in_window_hint": (
         "it starts there when the window is over",
-        "维护窗口结束后就可以在那里启动",
+        "窗口结束后就可以在那里启动",
     ),
     "before_window": (
-        (
-            "{nodes} would have room for {need}, but maintenance window {window!r} opens there in "
-            "{wait:span}, and {why}"
-        ),
-        "{nodes} 放得下 {need}，但维护窗口 {window!r} 将在 {wait:span}后开始，而{why}",
+        ("{nodes} would have room for {need}, but {window} opens there in {wait:span}, and {why}"),
+        "{nodes} 放得下 {need}，但{window}将在 {wait:span}后开始，而{why}",
     ),
     "over_after": ("this is over after {run:span}", "任务要 {run:span}后才结束"),
     "end_not_known": ("nobody knows when this is over", "任务何时结束未知"),
@@ -495,16 +497,13 @@ _SHORTAGE: Mapping[str, tuple[str, str]] = {
             "with which it is over before lets it start now"
         ),
         (
-            "维护窗口在 {wait:span}后结束，之后可以在那里启动；若 max_run_s 或 estimated_duration "
+            "窗口在 {wait:span}后结束，之后可以在那里启动；若 max_run_s 或 estimated_duration "
             "表明它在此之前结束，现在就能启动"
         ),
     ),
     "window_ends_it": (
-        (
-            "; it is evicted in {wait:span} for maintenance window {window!r} of {node}, unless it ends "
-            "before"
-        ),
-        "；如果它没有先结束，将在 {wait:span}后因{node}的维护窗口 {window!r} 被抢占",
+        ("; it is evicted in {wait:span} for window {window!r} of {node}, unless it ends before"),
+        "；如果它没有先结束，将在 {wait:span}后因{node}的窗口 {window!r} 被抢占",
     ),
     "ray_drains_node": ("Ray drains it", "Ray 正在排空它"),
     "ray_drains_node_hint": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.engine.admission.claims import gained, is_whole
+from schedulemesh.engine.admission.windows import closed_to_groups
 from schedulemesh.engine.messages.facts import (
     Devices,
     GroupEnded,
@@ -235,13 +236,15 @@ def replenish(tx: Transaction) -> None:
     specs = [(name, spec) for name in names if (spec := spec_of(state, name)) is not None]
     due = [(n, s) for n, s in specs if state.groups.counts[n].failed_at + s.wait_s <= tx.now]
     for pool_name, _ in due:
-        _make_reserved(tx, pool_name)
+        with state.cluster.without(closed_to_groups(state, pool_name, tx.now)):
+            _make_reserved(tx, pool_name)
     # A group that is being removed frees its resources for another claim: do not take them again.
     if state.groups.ending:
         return
     for pool_name, spec in due:
         if spec.fill_target and spec.dynamic:
-            _fill(tx, pool_name, spec)
+            with state.cluster.without(closed_to_groups(state, pool_name, tx.now)):
+                _fill(tx, pool_name, spec)
 
 
 def _make_reserved(tx: Transaction, pool_name: str) -> None:

@@ -296,7 +296,8 @@ def start_with_evictions(
                 return tried
     if tried is Tried.WOULD_DELAY:
         return tried
-    if not request.fits_now and not has_veto and not request.only_reclaims:
+    by_time = bool(tx.state.cluster.set_aside)  # whose windows close without a fact
+    if not (request.fits_now or has_veto or request.only_reclaims or by_time):
         tx.state.spared.note_in_vain(task.task_id, tx.now, until, searched=known_nodes.searched)
     return Tried.SEARCHED_IN_VAIN if known_nodes.searched else Tried.IN_VAIN
 

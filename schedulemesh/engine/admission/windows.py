@@ -64,7 +64,23 @@ def windows_ahead(
     """The windows on whose nodes a task may not start now."""
     if not state.windows.by_name:
         return []
-    return state.windows.closed_to(now, known_run_s(state, submission))
+    closed = state.windows.closed_to(now, known_run_s(state, submission))
+    return [window for window in closed if not admits(window, submission)]
+
+
+def admits(window: MaintenanceWindow, submission: TaskSubmitted) -> bool:
+    """Whether a window reserves its nodes for this task, or for an agent without one."""
+    agent, task = submission.agent, submission.task
+    if task is None:
+        return window.admits(agent.pool_name, "", agent.labels)
+    return window.admits(agent.pool_name, task.owner, task.labels)
+
+
+def closed_to_groups(state: MeshState, pool_name: str, now: float) -> frozenset[str]:
+    """The nodes on which no placement group is created in advance for a pool: windows are too near."""
+    windows = state.windows
+    closed = [one for one in windows.closed_to(now, inf) if not one.admits(pool_name, "", {})]
+    return frozenset[str]().union(*map(windows.node_ids, closed))
 
 
 @contextmanager
@@ -93,32 +109,54 @@ def outside(
 ) -> Reservation:
     """The start that was found for a task on nodes that no window closes to it now, or another one so that it
     reaches into none: it may have to wait until windows there are over, or start earlier where others are.
+    Until then no room is kept for it on nodes that are reserved for others before.
     """
     if not state.windows.by_name:
         return start
-    run_s = known_run_s(state, submission)
-    start = _postponed(state, start, run_s)
+    start = _postponed(state, start, submission)
+    may_create = group_request is None or _makes_groups(group_request)
     if group_request is not None:
-        spec, shape = group_request.spec, group_request.shape
-        if not spec.dynamic or spec.max_dynamic < 1:
-            return start
-    after = _after_windows(state, shape, now, run_s)
-    if after is None or (start.at is not None and start.at <= (after.at or 0.0)):
-        return start
-    return after
+        shape = group_request.shape
+    after = _after_windows(state, shape, now, submission) if may_create else None
+    if after is not None and (start.at is None or start.at > (after.at or 0.0)):
+        start = after
+    if _is_reserved_before(state, start, submission, now):
+        return msgspec.structs.replace(start, node_ids=(), group_id=None)
+    return start
 
 
-def _postponed(state: MeshState, start: Reservation, run_s: float) -> Reservation:
-    """A start on these nodes at which the task reaches into no window of theirs."""
+def _makes_groups(group_request: GroupRequest) -> bool:
+    """Whether a group may be created for a task."""
+    return group_request.spec.dynamic and group_request.spec.max_dynamic >= 1
+
+
+def _nodes_of(state: MeshState, start: Reservation) -> tuple[str, ...]:
+    """The nodes on which a start is reserved."""
     group = state.groups.by_id.get(start.group_id or "")
-    node_ids = start.node_ids if group is None else group.node_ids
+    return start.node_ids if group is None else group.node_ids
+
+
+def _is_reserved_before(
+    state: MeshState, start: Reservation, submission: TaskSubmitted, now: float
+) -> bool:
+    """Whether one of its nodes is reserved for others before a start."""
+    return start.at is not None and any(
+        window.is_reservation and occurrence.start < start.at and not admits(window, submission)
+        for node_id in _nodes_of(state, start)
+        for occurrence, window in state.windows.of_node(node_id, now)
+    )
+
+
+def _postponed(state: MeshState, start: Reservation, submission: TaskSubmitted) -> Reservation:
+    """A start on these nodes at which the task reaches into no window of theirs."""
+    node_ids = _nodes_of(state, start)
     if start.at is None or not node_ids:
         return start
-    return msgspec.structs.replace(start, at=_first_between(state, node_ids, start.at, run_s))
+    return msgspec.structs.replace(start, at=_first_between(state, node_ids, start.at, submission))
 
 
 def _after_windows(
-    state: MeshState, shape: GroupShape, now: float, run_s: float
+    state: MeshState, shape: GroupShape, now: float, submission: TaskSubmitted
 ) -> Reservation | None:
     """The start on nodes that windows close to the task now, which are empty when these are over; None: they
     have too little in all.
@@ -128,7 +166,7 @@ def _after_windows(
         able += node_ids
         placement = Room(state.cluster, total=True).placement(shape, able)
         if placement is not None:
-            at = _first_between(state, placement.node_ids, end, run_s)
+            at = _first_between(state, placement.node_ids, end, submission)
             return None if at is None else Reservation(at=at, node_ids=placement.node_ids)
     return None
 
@@ -146,19 +184,22 @@ def _by_end(state: MeshState, now: float) -> list[tuple[float, list[str]]]:
 
 
 def is_emptied(state: MeshState, node_id: str, now: float, until: float) -> bool:
-    """Whether a window ends everything on a node that starts now before a later time."""
-    return any(occurrence.end <= until for occurrence, _ in state.windows.of_node(node_id, now))
+    """Whether a maintenance window ends everything on a node that starts now before a later time."""
+    return any(
+        occurrence.end <= until and not window.is_reservation
+        for occurrence, window in state.windows.of_node(node_id, now)
+    )
 
 
 def _first_between(
-    state: MeshState, node_ids: Iterable[str], at: float, run_s: float
+    state: MeshState, node_ids: Iterable[str], at: float, submission: TaskSubmitted
 ) -> float | None:
     """The first time from then on at which a task that runs for so long reaches into no window of these
     nodes; None: there is none among the next ones.
     """
-    node_ids = tuple(dict.fromkeys(node_ids))
+    node_ids, run_s = tuple(dict.fromkeys(node_ids)), known_run_s(state, submission)
     for _ in range(_LOOKED_AT):
-        conflict = _conflict(state, node_ids, at, run_s)
+        conflict = _conflict(state, node_ids, at, run_s, submission)
         if conflict is None:
             return at
         at = conflict.end
@@ -166,12 +207,16 @@ def _first_between(
 
 
 def _conflict(
-    state: MeshState, node_ids: Iterable[str], at: float, run_s: float
+    state: MeshState,
+    node_ids: Iterable[str],
+    at: float,
+    run_s: float,
+    submission: TaskSubmitted,
 ) -> Occurrence | None:
     """The occurrence of a window into which a task would reach that starts then on these nodes."""
     for node_id in node_ids:
         for occurrence, window in state.windows.of_node(node_id, at):
-            if window.is_closed_to(occurrence, at, run_s):
+            if window.is_closed_to(occurrence, at, run_s) and not admits(window, submission):
                 return occurrence
     return None
 
@@ -193,7 +238,7 @@ def closed_by_window(
     run_s = known_run_s(state, submission)
     windows = state.windows.of_node(closed[0], now) if closed else []
     for occurrence, window in windows:
-        if window.is_closed_to(occurrence, now, run_s):
+        if window.is_closed_to(occurrence, now, run_s) and not admits(window, submission):
             nodes = say("names", names=closed[:_NAMED])
             if len(closed) > _NAMED:
                 nodes = say("names_and_more", names=nodes, more=len(closed) - _NAMED)
@@ -210,19 +255,32 @@ def _refusal(
     run_s: float,
 ) -> Refused:
     """That a window is open on these nodes, or opens before a task would be over there."""
+    what = _named(window)
     if occurrence.start <= now:
-        error = say(
-            "in_window", nodes=nodes, need=need, window=window.name, left=occurrence.end - now
-        )
+        error = say("in_window", nodes=nodes, need=need, window=what, left=occurrence.end - now)
         hint = say("in_window_hint")
     else:
         error = say(
             "before_window",
             nodes=nodes,
             need=need,
-            window=window.name,
+            window=what,
             wait=occurrence.start - now,
             why=say("end_not_known") if run_s == inf else say("over_after", run=run_s),
         )
         hint = say("before_window_hint", wait=occurrence.end - now)
-    return Refused(reason=Reason.MAINTENANCE_WINDOW, error_text=error, hint_text=hint)
+    reserved = window.is_reservation
+    reason = Reason.NODE_RESERVED if reserved else Reason.MAINTENANCE_WINDOW
+    return Refused(reason=reason, error_text=error, hint_text=hint)
+
+
+def _named(window: MaintenanceWindow) -> Sentence:
+    """What a window is, as the subject of a sentence."""
+    if not window.is_reservation:
+        return say("maintenance_named", name=window.name)
+    whom = [
+        *(say("tasks_of_pool", pool=pool_name) for pool_name in window.pools),
+        *(say("tasks_of_owner", owner=owner) for owner in window.owners),
+        *(say("tasks_with_label", label=key, value=value) for key, value in window.labels.items()),
+    ]
+    return say("reservation_named", name=window.name, whom=say("names", names=whom))

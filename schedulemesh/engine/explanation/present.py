@@ -140,7 +140,8 @@ def _window_ends(state: MeshState, task: RunningTask, agent: Agent | None, now: 
     openings = [
         (occurrence.start, node_id, window.name)
         for node_id in _node_ids(state, agent)
-        for occurrence, window in state.windows.of_node(node_id, now)[:1]
+        for occurrence, window in state.windows.of_node(node_id, now)
+        if not window.admits(agent.spec.pool_name, task.spec.owner, task.spec.labels)
     ]
     start, node_id, name = min(openings, default=(inf, "", ""))
     leaves_at = start - leaving_s(state, agent.spec)

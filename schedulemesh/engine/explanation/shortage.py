@@ -95,8 +95,9 @@ def cause_of_shortage(state: MeshState, request: Request, now: float) -> tuple[R
         short = no_placement(state, group_request.shape).short
     shape, need = request.on_a_node
     able = state.cluster.with_labels(shape)
-    if closed_by_window(state, request.stimulus, shape, need, now) is not None:
-        return Reason.MAINTENANCE_WINDOW, short
+    in_window = closed_by_window(state, request.stimulus, shape, need, now)
+    if in_window is not None:
+        return in_window.reason, short
     if any(node.cordoned and has_room(node, need) for node in able):
         return Reason.NODES_CORDONED, short
     if _external(able, need):

@@ -13,6 +13,7 @@ from math import inf
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.sentences import did_you_mean, say
 from schedulemesh.domain.windows import MAX_WINDOWS, MaintenanceWindow, Occurrence
+from schedulemesh.engine.admission.groups import end as end_group
 from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.lifecycle.drain import (
     advance_drains,
@@ -24,7 +25,8 @@ from schedulemesh.engine.lifecycle.drain import (
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import WindowDeletionRequested, WindowRequested
 from schedulemesh.engine.messages.window_facts import WindowCreated, WindowEnded
-from schedulemesh.engine.state.agents import Running
+from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
 
@@ -74,11 +76,13 @@ def advance_windows(tx: Transaction) -> None:
         for node_id in sorted(tx.state.windows.node_ids(window)):
             if node_id in tx.state.drains.nodes:
                 continue
-            if occurrence.start <= tx.now:
+            if occurrence.start <= tx.now and not window.is_reservation:
                 client = client_of(window)
                 start_drain(tx, None, node_id, None, occurrence.start, client, window.name)
             else:
                 _evict_in_time(tx, window, occurrence, node_id)
+        if window.is_reservation and occurrence.start <= tx.now:
+            _remove_groups(tx, window)
 
 
 def client_of(window: MaintenanceWindow) -> str:
@@ -95,7 +99,7 @@ def _open_nodes(tx: Transaction) -> None:
         open_windows = {
             window.name: occurrence
             for occurrence, window in windows.of_node(node_id, tx.now)
-            if occurrence.start <= tx.now
+            if occurrence.start <= tx.now and not window.is_reservation
         }
         if not open_windows:
             finish_drain(tx, drain)
@@ -112,10 +116,30 @@ def _evict_in_time(
     """Evict the agents on a node for which no more time is left than their eviction may take."""
     for name in agents_on_node(tx.state, node_id):
         agent = tx.state.agents[name]
-        if not isinstance(agent.phase, Running):
+        if not isinstance(agent.phase, Running) or _may_stay(tx.state, window, agent):
             continue
         if tx.now >= occurrence.start - leaving_s(tx.state, agent.spec):
             evict_drained(tx, agent, client_of(window))
+
+
+def _may_stay(state: MeshState, window: MaintenanceWindow, agent: Agent) -> bool:
+    """Whether a window reserves its nodes for this agent, or for one of its tasks."""
+    pool_name, running = agent.spec.pool_name, state.running
+    tasks = [running.by_id[task_id].spec for task_id in running.on_agent(agent.spec.name)]
+    if not tasks:
+        return window.admits(pool_name, agent.charged_owner, agent.spec.labels)
+    return any(window.admits(pool_name, task.owner, task.labels) for task in tasks)
+
+
+def _remove_groups(tx: Transaction, window: MaintenanceWindow) -> None:
+    """Remove the groups on reserved nodes that nobody uses and that are none of the pools for which."""
+    node_ids = tx.state.windows.node_ids(window)
+    for group in tuple(tx.state.groups.by_id.values()):
+        is_unused = group.phase is GroupPhase.READY and group.agent is None
+        if not is_unused or group.promised_to is not None or node_ids.isdisjoint(group.node_ids):
+            continue
+        if not window.admits(group.pool_name, "", {}):
+            end_group(tx, group)
 
 
 def window_times(state: MeshState, now: float) -> Iterator[float]:

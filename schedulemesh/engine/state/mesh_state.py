@@ -279,6 +279,7 @@ class MeshState:
         rename.in_queue(self.queue)
         rename.in_groups(self.groups)
         rename.in_drains(self.drains)
+        rename.in_windows(self.windows)
         rename.in_tokens(self.tokens)
         self.policy = rename.in_policy(self.policy)
         self.preemption = PreemptionRules(self.policy)

@@ -36,6 +36,7 @@ from schedulemesh.engine.state.queue import Queue, Turns
 from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.tasks import RunningTasks
 from schedulemesh.engine.state.tokens import Tokens
+from schedulemesh.engine.state.windows import Windows
 
 ValueT = TypeVar("ValueT")
 replace = msgspec.structs.replace
@@ -169,6 +170,12 @@ class PoolRename:
     def in_groups(self, groups: GroupTable) -> None:
         """Placement groups."""
         groups.rename(self._name, self._new_name)
+
+    def in_windows(self, windows: Windows) -> None:
+        """The windows that reserve nodes for the pool."""
+        for window in windows.by_name.values():
+            if self._name in window.pools:
+                windows.add(replace(window, pools=self.some(window.pools)))
 
     def in_drains(self, drains: Drains) -> None:
         """The drain of the pool."""

@@ -264,6 +264,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "maintenance from {start} to {end}: {window}",
         "{start} 至 {end} 维护：{window}",
     ),
+    "next_reservation": (
+        "reserved from {start} to {end}: {window}",
+        "{start} 至 {end} 预留：{window}",
+    ),
     "no_gpus": ("no GPU", "无 GPU"),
     "show_nodes": ("Show", "显示"),
     "all_nodes": ("all", "全部"),
