@@ -411,6 +411,20 @@ def test_a_lost_member_is_rebuilt_once_fewer_run_than_may():
     assert "a[0]" in mesh.state.agents
 
 
+def test_the_agent_of_a_member_that_has_ended_is_not_rebuilt():
+    """It would run beside as many members as may at once."""
+    mesh = mesh_of(cpu=2)
+    array(mesh, "0-1%1")
+    mesh.report("a[0]")
+    mesh.complete("a[0]", end_agent=False)
+    mesh.die("a[0]")
+    assert runs(mesh) == [1]
+    refused = mesh.handle(s.RebuildRequested(agent_name="a[0]")).outcome
+    assert refused.reason is Reason.NOT_RESTARTABLE
+    assert "a[0]" not in mesh.state.agents
+    agree(mesh)
+
+
 def test_the_array_of_a_task_with_the_same_id_is_forgotten():
     mesh = mesh_of(cpu=2)
     array(mesh, "0-1")

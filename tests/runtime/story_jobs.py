@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 
@@ -10,6 +11,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
+from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import (
     AgentInit,
     CommandResult,
@@ -204,7 +206,9 @@ class JobEvents:
         driver = self.driver(which)
         if driver is not None and self.service._requests is not None:
             init = unpack(driver.actor.request.init, AgentInit)
-            await self.service.work_saved(init.agent_name, init.incarnation, init.key, 0.0)
+            # Where the disk fails, the runner says it again later.
+            with contextlib.suppress(JournalError):
+                await self.service.work_saved(init.agent_name, init.incarnation, init.key, 0.0)
 
     async def driver_takes_more(self, which):
         """A driver takes more than its job claims."""

@@ -145,6 +145,10 @@ _AGENTS: Mapping[str, tuple[str, str]] = {
         ),
         "作业 {job!r} 的任务被抢占之后，运行它的进程丢失；恢复或重新提交该任务即可再次运行",
     ),
+    "member_lost": (
+        "agent {agent!r} was lost after the member of the array that it ran had ended",
+        "Agent {agent!r} 在其数组成员结束之后丢失，不再重建",
+    ),
     "references_within": (
         "agent {agent!r} had object references within its arguments and cannot be rebuilt",
         "Agent {agent!r} 的参数中有对象引用，无法重建",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.arrays import members_named
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
@@ -13,6 +14,7 @@ from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReport
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested
 from schedulemesh.engine.state.agents import LostAgent, Waiting
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -45,6 +47,9 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     elif isinstance(lost.spec.payload, JobPayload) and not lost.tasks:
         error = say("runner_lost", job=lost.spec.name)
         outcome = Refused(reason=Reason.NOT_RESTARTABLE, error_text=error)
+    elif not lost.tasks and _ran_a_member(state, lost.spec.name):
+        error = say("member_lost", agent=lost.spec.name)
+        outcome = Refused(reason=Reason.NOT_RESTARTABLE, error_text=error)
     elif not lost.spec.class_key or not lost.spec.restartable:
         error = say("references_within", agent=lost.spec.name)
         outcome = Refused(reason=Reason.NOT_RESTARTABLE, error_text=error)
@@ -53,6 +58,14 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:
         tx.emit(LossReported(agent_name=stimulus.agent_name))
     return outcome
+
+
+def _ran_a_member(state: MeshState, agent_name: str) -> bool:
+    """Whether an agent was made for a member of an array on record; such agents run nothing else."""
+    named = members_named(agent_name)
+    return named is not None and any(
+        one.agent_name == named[0] for one in state.arrays.by_id.values()
+    )
 
 
 def _with_tasks(tx: Transaction, lost: LostAgent, request_id: str | None) -> RequestOutcome:
