@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -310,6 +311,20 @@ def test_the_notice_reaches_the_driver_and_its_exit_is_not_its_end(
     assert time.monotonic() - began < 20, "the grace did not end with the driver"
     assert run.ended()["exit_code"] == 0
     assert after in log()
+    assert channel.cancelled == ["t"]
+
+
+@pytest.mark.parametrize("step", ["_give_notice", "_signal_those_who_asked"])
+def test_a_driver_has_its_time_also_where_it_cannot_be_told(make, log, channel, monkeypatch, step):
+    runner = make(RUNS_ON)
+    monkeypatch.setattr(runner, step, Mock(side_effect=OSError("no space left")))
+    run = Run(runner)
+    until(lambda: "begun" in log())
+    began = time.monotonic()
+    runner.on_preemption_notice(0.2)
+    assert time.monotonic() - began >= 0.2
+    runner.cancel("t")
+    run.ended()
     assert channel.cancelled == ["t"]
 
 

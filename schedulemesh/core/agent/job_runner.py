@@ -137,8 +137,11 @@ class JobRunner:
         if self._deadline is None:
             self._deadline = time.time() + seconds
             if self._attempt_folder.is_dir():
-                self._give_notice(self._deadline)
-                self._signal_those_who_asked()
+                # It has its time also where the disk is full, so that it cannot be told.
+                with contextlib.suppress(OSError):
+                    self._give_notice(self._deadline)
+                with contextlib.suppress(OSError):
+                    self._signal_those_who_asked()
         self._ended.wait(max(0.0, self._deadline - time.time()))
         self._saved.report()
 
