@@ -216,3 +216,39 @@ def test_an_owner_at_its_limit_in_every_flavor_is_passed_over(queueing):
     m.complete("x")
     assert m.state.agents["y"].spec.taken_flavor == "h100"
     assert m.waiting() == ["z"]
+
+
+def test_a_pool_keeps_its_flavors_with_another_name():
+    m = one_pool(h100=1, a100=1)
+    run(m, "x", gpu=1)
+    m.queue("y", gpu=1, node_labels=H100)
+    assert isinstance(m.submit("large", gpu=2), Refused), "no flavor has as many"
+    m.rename_pool("p", "q")
+    assert run(m, "z", "q", gpu=1).taken_flavor == "a100"
+    assert m.waiting("q") == ["y"]
+    m.complete("x")
+    assert m.state.agents["y"].spec.taken_flavor == "h100"
+    m.report("y")
+    for name in "yz":
+        m.complete(name)
+    m.delete_pool("q")
+    assert m.state.ledger.flavored == set()
+
+
+def test_what_names_no_resources_gets_its_part_of_all_flavors():
+    spec = pool("p", agents=2, flavors=BOTH, **quota(h100=2, a100=2))
+    m = mesh(spec)
+    m.queue("x", more={"default_resources": True})
+    assert (m.state.agents["x"].spec.resources, m.state.agents["x"].spec.taken_flavor) == (
+        amount(cpu=32, gpu=2),
+        "h100",
+    )
+    m.queue("y", more={"default_resources": True})
+    m.queue("z", more={"default_resources": True})
+    assert m.state.agents["y"].spec.taken_flavor == "a100"
+    assert m.waiting() == ["z"]
+    m.resize(pool("p", agents=8, flavors={"a100": A100}, **quota(a100=8)))
+    m.report("y")
+    m.complete("y")
+    assert m.state.agents["z"].spec.resources == amount(cpu=8, gpu=1)
+    assert m.state.agents["z"].spec.taken_flavor == "a100"

@@ -1,4 +1,4 @@
-"""Pools with flavors in a simulation: jobs take the first flavor in which they start, and loans are by flavor."""
+"""Pools with flavors in a simulation: jobs take the first in which they start, and loans are by flavor."""
 
 from __future__ import annotations
 

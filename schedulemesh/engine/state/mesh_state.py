@@ -241,7 +241,7 @@ class MeshState:
         name = fact.spec.name
         if name not in self.ledger.accounts:
             self.pool_names.note_created(name)
-        elif self.ledger.accounts[name].spec.flavors != fact.spec.flavors:
+        elif name in self.ledger.flavored or fact.spec.flavors:
             self.queue.forget_ways(name)
         before = loans_within_trees(self.ledger)
         self.ledger.ensure(fact.spec)
