@@ -132,3 +132,16 @@ def test_it_is_asked_for_nodes_for_the_first_alternative_where_none_could_hold_a
     mesh.queue("t", gpu=1, node_labels=h100, fallbacks=[a100])
     mesh.queue("u", gpu=1, node_labels=h100, fallbacks=[{"model": "A100"}])
     assert list(queued_needs(mesh.state)) == [(parse_resources({"gpu": 1}), (("model", "H100"),))]
+
+
+def test_a_task_of_a_pool_with_flavors_asks_for_a_node_of_the_first_within_its_quota():
+    flavors = {name: {"model": name} for name in ("h100", "a100")}
+    given = Mesh(
+        pool("p", custom={"gpu@h100": 2, "gpu@a100": 2}, flavors=flavors), nodes=[node("n", cpu=8)]
+    )
+    for name in ("t", "u", "v"):
+        given.queue(name, gpu=1)
+    need = parse_resources({"gpu": 1})
+    assert list(queued_needs(given.state)) == [(need, (("model", "h100"),))] * 2
+    given.observe(node("n", cpu=8), node("a", gpu=4, labels={"model": "a100"}))
+    assert list(queued_needs(given.state)) == [], "the other flavor has one"
