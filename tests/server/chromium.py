@@ -188,6 +188,17 @@ class Tab:
         """Press the space bar, which checks boxes."""
         self.press(" ", 32, " ")
 
+    def click(self, text):
+        """Follow the first link, or press the first button, with this text."""
+        named, every = f"one => one.textContent.trim() === {json.dumps(text)}", "a, button"
+        element = f"[...document.querySelectorAll('{every}')].find({named})"
+        self.load(lambda: self.run(f"{element}.click()"))
+
+    def fill(self, name, text):
+        """Enter a text in the input of this name in the screen."""
+        selector = json.dumps(f"main [name={name}]")
+        self.run(f"document.querySelector({selector}).value = {json.dumps(text)}")
+
     def width_of_content(self):
         """How wide the page is, in pixels; more than the tab: it scrolls to the side."""
         return self.send("Page.getLayoutMetrics")["cssContentSize"]["width"]

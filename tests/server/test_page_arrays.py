@@ -65,6 +65,7 @@ def test_some_members_are_held_and_released_by_boxes_and_by_indices(api, browser
     asked = browser.get(path)
     assert "Tasks: 4" in asked.words
     assert "sweep[7-8,10]" in asked.words
+    assert "of 4" not in asked.words
     answer = confirm(browser, path)
     assert "Done: 2" in Document(answer.text).words
     held = [task_id for task_id, row in waiting(api).items() if row["held"]]

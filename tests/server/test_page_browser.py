@@ -13,6 +13,7 @@ import pytest
 
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.server.page.words import WORDS
 from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import FakeBackend
 from tests.server.chromium import Chromium, chromium
@@ -209,6 +210,43 @@ def test_an_open_page_says_that_the_supervisor_is_away_and_goes_on(served, tabs,
     monkeypatch.setattr(served.gateway, "cut_off", False)
     assert tab.run(is_shown("away", shown=False))
     assert "whole-node" in tab.text()
+
+
+#: What is clicked in turn from the overview on, what is entered, and what is read then.
+QUESTIONS = (
+    ("why_waits", ["queue", "'whole-node"], {}, "who_holds"),
+    ("who_evicted", ["evictions"], {}, "'grasp"),
+    ("idle_gpu", ["nodes", "filter"], {"show": "with_free"}, "'gpu-003"),
+    ("team", ["usage", "filter"], {"by": "owner"}, "'mei"),
+    (
+        "cancel_mine",
+        ["running_tasks", "filter", "select_all", "do_cancel"],
+        {"owner": "lin"},
+        "will_cancel",
+    ),
+    ("hold_pool", ["do_drain_pool"], {}, "will_drain_pool"),
+    ("drain_node", ["nodes", "do_drain"], {}, "will_drain"),
+    ("raise_quota", ["do_quota", "show_effect"], {"'quota.gpu'": "16"}, "'16"),
+    ("more_nodes", ["rehearsal"], {}, "more_nodes"),
+    ("who_changed", ["policy"], {}, "changes"),
+)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    ("steps", "entered", "answer"), [q[1:] for q in QUESTIONS], ids=[q[0] for q in QUESTIONS]
+)
+def test_questions_are_answered_by_clicks_alone(served, tabs, language, steps, entered, answer):
+    def text(key):
+        return key[1:] if key.startswith("'") else WORDS[language].text(key)
+
+    tab = tabs(language=language)
+    tab.open(served.url)
+    for step in steps:
+        for name, value in entered.items() if step in ("filter", "show_effect") else ():
+            tab.fill(name, value)
+        tab.click(text(step))
+    assert text(answer) in tab.text()
 
 
 def appears(text):

@@ -393,6 +393,8 @@ def test_a_token_is_revoked_and_its_sessions_end(api, browser, signed_in):
     assert answer.status_code == 200
     other.get("/", 401)
     assert "revoke_token name lin-1 done" in browser.get("/audit").words
+    # Nodes have the names that people know.
+    assert "cordon_node node_id gpu-004" in browser.get("/audit").words
     assert "name lin-1 done" not in browser.get("/audit?call=drain").words
 
 

@@ -36,7 +36,9 @@ async def audit(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     record = QueryAudit(
         token=token, call=call, outcome=chosen["outcome"] or None, before=before, limit=_ROWS
     )
-    rows, tokens = await together(reader.rows(record), reader.rows(ListTokens()))
+    rows, tokens, names = await together(
+        reader.rows(record), reader.rows(ListTokens()), reader.node_names()
+    )
     here = list(chosen.items())
     following = ("before", rows[-1]["number"]) if len(rows) == _ROWS else None
     return {
@@ -48,7 +50,10 @@ async def audit(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
             {
                 **row,
                 "fields": recorded_change(row).fields,
-                "shown": {key: written(value) for key, value in row["request"].items()},
+                "shown": {
+                    key: names.get(value, value) if key == "node_id" else written(value)
+                    for key, value in row["request"].items()
+                },
             }
             for row in rows
         ],

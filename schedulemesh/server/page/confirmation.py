@@ -68,8 +68,9 @@ class Effect(NamedTuple):
     """What a change does to tasks."""
 
     tasks: Sequence[Touched]
-    #: How many there are, those included that are not listed.
+    #: How many there are, those included that are not listed, and how many are listed.
     total: int
+    listed: int
     #: What those that run hold, and the most GPU-seconds of work that is not saved.
     gpus: float
     unsaved_gpu_s: float
@@ -169,6 +170,7 @@ def _error(action: Action, form: ActionForm) -> str:
 async def _of_tasks(reader: ScreenReads, action: Action, form: ActionForm) -> Mapping[str, Any]:
     meant = await tasks_meant(reader, form.targets)
     effect = await _effect(reader, meant.rows, meant.total)
+    effect = effect._replace(listed=meant.listed)
     view: dict[str, Any] = {"effect": effect, "missing": meant.missing}
     if action.name == "priority" and "priority" in form.values:
         view["foreseen"] = await _foreseen(reader, meant.rows, form)
@@ -269,7 +271,7 @@ async def _effect(reader: ScreenReads, rows: Sequence[Row], total: int) -> Effec
     touched = [Touched(row, _unsaved_s(row, saved_at, now)) for row in rows]
     gpus = [row["resources"].get("gpu", 0.0) if row["phase"] != "queued" else 0.0 for row in rows]
     lost = sum(one.unsaved_s * gpu for one, gpu in zip(touched, gpus, strict=True) if one.unsaved_s)
-    return Effect(touched, total, sum(gpus), lost)
+    return Effect(touched, total, len(rows), sum(gpus), lost)
 
 
 def _unsaved_s(row: Row, saved_at: Mapping[str, float | None], now: float) -> float | None:

@@ -22,8 +22,9 @@ class MeantTasks(NamedTuple):
 
     #: The first of them; members that were not tried yet are one row.
     rows: list[Row]
-    #: How many there are, each member counted.
+    #: How many there are, each member counted, and how many of them these rows are.
     total: int
+    listed: int
     #: What was named and neither waits nor runs.
     missing: list[str]
 
@@ -54,7 +55,8 @@ async def tasks_meant(reader: ScreenReads, targets: Sequence[str]) -> MeantTasks
         (by_id.total - len(arrays)) + of_arrays.total + sum(count for _, count in untried.values())
     )
     missing = [one for one in targets if not (one in untried or _has_task(one, some, tasks))]
-    return MeantTasks(rows[:_LISTED], total, missing)
+    listed = sum(count for _, count in untried.values()) + len(rows) - len(untried)
+    return MeantTasks(rows[:_LISTED], total, listed if len(rows) <= _LISTED else _LISTED, missing)
 
 
 async def tasks_with(reader: ScreenReads, field: str, values: Sequence[str]) -> RowPage:
