@@ -1,8 +1,8 @@
 """Open pages without a browser: each follows the stream, and reads its screen when something has changed, as
 ``live.js`` does. A process of its own, so that it shares no interpreter with what is measured.
 
-``python -m tests.server.open_pages URL TOKEN`` reads how many pages to have from each line of its input, and
-prints how often they have read their screens since the last line.
+``python -m tests.server.open_pages URL TOKEN...`` reads how many pages to have of each token from each line
+of its input, and prints how often they have read their screens since the last line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEAST_S, PATIENCE = 0.6, 5.0
 
 
 class Pages:
-    """Pages that somebody has open."""
+    """The pages that one person has open."""
 
     def __init__(self, url, token):
         limits = httpx.Limits(max_connections=None)
@@ -47,6 +47,7 @@ class Pages:
     async def _page(self, path, begun):
         changed = asyncio.Event()
         async with self._client.stream("GET", "/live", timeout=None) as stream:
+            stream.raise_for_status()
             reading = asyncio.ensure_future(self._read(path, changed, begun))
             try:
                 async for line in stream.aiter_lines():
@@ -67,15 +68,19 @@ class Pages:
             await changed.wait()
 
 
-async def main(url, token):
-    pages = Pages(url, token)
-    await pages.sign_in()
+async def main(url, *tokens):
+    people = [Pages(url, token) for token in tokens]
+    for pages in people:
+        await pages.sign_in()
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        before = pages.reads
-        await pages.be(int(line))
-        print(before, flush=True)
-        pages.reads = 0
+        reads = sum(pages.reads for pages in people)
+        # One person after the other: a server closes connections where too many have sent no token yet.
+        for pages in people:
+            await pages.be(int(line))
+        print(reads, flush=True)
+        for pages in people:
+            pages.reads = 0
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from tests.server.test_page import SCREENS
 from tests.server.test_page_browser import appears
 from tests.server.work import ask
 
-PAGES, PAINTS, CHANGES = 200, 3, 10
+PAGES, PEOPLE, PAINTS, CHANGES = 200, 10, 3, 10
 #: Rounds with and without open pages, and the decisions of each: a submission and its cancellation.
 ROUNDS, LIVES, PAUSE_S = 3, 100, 0.02
 PATHS = (*(path for path in SCREENS if path != "/task"), "/task?id=task-1999")
@@ -51,12 +51,21 @@ def main():
             with httpx.Client(base_url=api.url, timeout=60, trust_env=False) as client:
                 form = {"token": api.token}
                 client.post("/sign-in", data=form, headers={"origin": api.url})
-                for rows in (loaded(client), painted(api, client, mesh), with_pages(api, mesh)):
+                tokens = [token_of(client, api, number) for number in range(PEOPLE)]
+                marks = (loaded(client), with_pages(api, mesh, tokens), painted(api, client, mesh))
+                for rows in marks:
                     for row in rows:
                         print_table([row])
         finally:
             api.close()
             mesh.close()
+
+
+def token_of(client, api, number):
+    """The token of somebody who only looks."""
+    body = {"name": f"person-{number}", "role": "viewer"}
+    headers = {"authorization": f"Bearer {api.token}"}
+    return client.post("/api/v1/tokens", json=body, headers=headers).json()["token"]
 
 
 def loaded(client):
@@ -114,9 +123,9 @@ def seen_s(tab, mesh, task_id):
     return time.monotonic() - began
 
 
-def with_pages(api, mesh):
+def with_pages(api, mesh, tokens):
     """What open pages cost decisions, and how large the API's process is with them."""
-    command = [sys.executable, "-m", "tests.server.open_pages", api.url, api.token]
+    command = [sys.executable, "-m", "tests.server.open_pages", api.url, *tokens]
     pipe = subprocess.PIPE
     pages = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
@@ -129,7 +138,7 @@ def with_pages(api, mesh):
     decided(mesh, "warm")
     for number in range(ROUNDS):
         plain += decided(mesh, f"plain-{number}")
-        be(PAGES)
+        be(PAGES // PEOPLE)
         began = time.monotonic()
         during += decided(mesh, f"open-{number}")
         took_s += time.monotonic() - began
