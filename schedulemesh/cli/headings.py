@@ -94,6 +94,7 @@ CHINESE: Mapping[str, str] = {
     "lent": "出借",
     "limit": "时限",
     "limit in": "距时限",
+    "links": "链接",
     "lost": "丢失",
     "lost GPU-h": "损失 GPU 时",
     "lost h": "损失小时",
