@@ -181,9 +181,10 @@ def test_the_end_of_the_job_ends_the_command_and_is_said(calls, service, runner)
 def test_a_lost_node_ends_the_command_and_is_said(service, runner):
     start(service, "sleep", "600")
     service.backend.cleaners[-1].raises = BackendError("the node is dead")
+    service.backend.free = []
     part = read(service)
-    assert part.ended
-    assert "so it was ended" in part.error
+    assert (part.ended, part.exit_code) == (True, None)
+    assert part.error == "node own is lost, and the command with it"
 
 
 def test_a_command_in_a_lease_has_an_actor_that_ends_with_it(calls, service, monkeypatch):

@@ -110,7 +110,7 @@ class ExecService(Service):
         part = await self._agents.cleanup.read_exec(session.runner.node_id, request)
         if part is None:
             self._drop(request.session_id)
-            return ExecOutput(ended=True, error=await self._end_of(session))
+            return ExecOutput(ended=True, error=await self._end_without_answer(session))
         if part.ended and not part.pieces:
             self._drop(request.session_id)
         error = part.error
@@ -297,6 +297,13 @@ class ExecService(Service):
             most_of_task=MAX_OF_TASK,
             most=MAX_SESSIONS,
         )
+
+    async def _end_without_answer(self, session: _Session) -> str:
+        """Why a command has ended whose node does not answer: Ray notices late that a node has died."""
+        node_id = session.runner.node_id
+        if node_id in await self._agents.cleanup.lost_among((node_id,)):
+            return f"node {node_id} is lost, and the command with it"
+        return await self._end_of(session)
 
     async def _end_of(self, session: _Session) -> str:
         """Why a command has ended that did not end by itself."""
