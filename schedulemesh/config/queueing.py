@@ -85,7 +85,12 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_by_priority(self) -> bool:
         """Whether within a pool the highest priority comes first, apart from tasks that were put first."""
-        return self.order in ("priority", "dominant_share") and not self.ageing_per_hour
+        return self.counts_priority and not self.ageing_per_hour
+
+    @property
+    def counts_priority(self) -> bool:
+        """Whether a higher priority puts a task further to the front."""
+        return self.order in ("priority", "dominant_share")
 
     @property
     def ordering(self) -> tuple[Hashable, ...]:

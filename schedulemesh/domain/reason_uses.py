@@ -32,6 +32,7 @@ QUEUE_REASONS = (
     Reason.DEPENDENCY,
     Reason.ARRAY_LIMIT,
     Reason.BACK_OFF,
+    Reason.MEMBERS_ENDING,
     Reason.BEHIND_QUEUE_HEAD,
     Reason.HELD_FOR_QUEUE,
     Reason.BUDGET_SPENT,

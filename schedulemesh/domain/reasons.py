@@ -333,6 +333,10 @@ class Reason(Code):
             "last run failed (Slurm: BeginTime)."
         ),
     )
+    MEMBERS_ENDING = (
+        "members_ending",
+        "Members of its last attempt are still being saved or stopped; it starts when they have ended.",
+    )
     BEHIND_QUEUE_HEAD = (
         "behind_queue_head",
         (

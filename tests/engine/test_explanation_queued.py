@@ -602,6 +602,75 @@ def test_nodes_that_are_reserved_for_others_come_before_what_is_short():
     )
 
 
+@pytest.mark.parametrize("order", ["fifo", "shortest_remaining", "two_level_las"])
+def test_no_priority_is_named_where_it_puts_nobody_first(order):
+    mesh = Explained(strict("p", gpu=2), nodes=[node("n1", gpu=2)])
+    mesh.order_by(order=order)
+    mesh.run("big", gpu=2, duration=1000.0)
+    mesh.queue("first", gpu=1, duration=10.0)
+    mesh.queue("later", gpu=2, duration=20.0)
+    found = mesh.explain("later")
+    assert found.reason == Reason.BEHIND_QUEUE_HEAD
+    assert found.hint == "move_to_front('later') puts it first; a higher priority does not"
+    assert found.considered.sufficient_priority is None
+    mesh.order_by(order="priority")
+    found = mesh.explain("later")
+    assert found.hint == "move_to_front('later') or a higher priority puts it first"
+    assert found.considered.sufficient_priority == 6.0
+    mesh.change("first", priority=9.0)
+    assert mesh.explain("later").considered.sufficient_priority is None
+
+
+def test_no_priority_is_enough_for_an_array_behind_its_own_members():
+    mesh = Explained(pool("p", gpu=1), nodes=[node("n1", gpu=1)])
+    mesh.queue("a", gpu=1, class_key="c", run="go", limits={"array": "0-9"})
+    mesh.report("a[0]")
+    assert mesh.explain("a").considered.sufficient_priority is None
+
+
+def test_the_priority_with_which_it_passes_one_that_came_first_by_its_age_is_enough():
+    mesh = Explained(pool("p", gpu=2), nodes=[node("n1", gpu=2)])
+    mesh.order_by(ageing_per_hour=100.0)
+    mesh.run("other", priority=12.0, gpu=1)
+    mesh.run("busy", priority=30.0, gpu=1)
+    mesh.queue("low", priority=0.1, gpu=1)
+    mesh.now += 72.0
+    mesh.queue("t", priority=1.0, gpu=1)
+    mesh.complete("busy")
+    mesh.report("low")
+    assert mesh.explain("t").considered.sufficient_priority == 2.11
+    mesh.change("t", priority=2.1)
+    mesh.tick()
+    assert "low" not in mesh.ends
+    mesh.change("t", priority=2.11)
+    mesh.tick()
+    assert "low" in mesh.ends
+
+
+def test_a_gang_that_returns_waits_for_the_end_of_its_extra_members():
+    mesh = Explained(pool("p", gpu=8), nodes=[node("n1", gpu=2), node("n2", gpu=2)])
+    gang = {"bundles": [{"gpu": 1}], "payload": GangPayload(replicas=3), "class_key": "c"}
+    mesh.queue("g", on_preempted="requeue", **gang)
+    mesh.make_all()
+    mesh.report("g", capabilities=("save_state",))
+    mesh.tick()
+    for name in list(mesh.starts):
+        mesh.report(name, capabilities=("save_state",))
+    for drained in (True, False):
+        for node_id in ("n1", "n2"):
+            mesh.handle(DrainRequested(node_id=node_id, drained=drained, client="me"))
+    mesh.leave("g", saved=True)
+    for group_id in list(mesh.removes):
+        mesh.remove(group_id)
+    found = mesh.explain("g")
+    assert codes(found) == [Reason.MEMBERS_ENDING]
+    assert found.error.endswith("of its last attempt, is still being saved or stopped")
+    for name in list(mesh.ends):
+        mesh.leave(name, saved=True)
+    mesh.tick()
+    assert mesh.explain("g").state == "starting"
+
+
 def test_every_reason_of_a_queued_task_is_produced_here():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []

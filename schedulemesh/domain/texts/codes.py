@@ -158,6 +158,10 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "Its class has to load once before others are evicted for it",
         "需先加载一次它的类，才能为它抢占",
     ),
+    "members_ending": (
+        "Members of its last attempt have not ended yet",
+        "上一次运行的成员尚未结束",
+    ),
     "next_scheduling_pass": ("Starts at the next scheduling pass", "下一轮调度即可开始"),
     "agent_start_failed": ("Its process could not be started", "进程启动失败"),
     "agent_start_timeout": ("Its start took too long", "启动超时"),

@@ -44,6 +44,14 @@ _DEPENDENCIES: Mapping[str, tuple[str, str]] = {
 }
 _ESTIMATES: Mapping[str, tuple[str, str]] = {
     "start_impossible": ("as things are it cannot start at all", "按现状它根本无法启动"),
+    "start_members": (
+        "it starts when the members of its last attempt have ended",
+        "上一次运行的成员结束后即可启动",
+    ),
+    "member_ends": (
+        "agent {agent!r}, of its last attempt, is still being saved or stopped",
+        "上一次运行的 agent {agent!r} 仍在保存状态或停止",
+    ),
     "start_held": ("it is held", "它被挂起"),
     "start_array_full": (
         "as many members of its array run as may at once",
@@ -339,6 +347,10 @@ _QUEUED: Mapping[str, tuple[str, str]] = {
     "to_the_front_hint": (
         "move_to_front({task!r}) or a higher priority puts it first",
         "用 move_to_front({task!r}) 或提高优先级，可排到最前",
+    ),
+    "only_to_the_front_hint": (
+        "move_to_front({task!r}) puts it first; a higher priority does not",
+        "用 move_to_front({task!r}) 可排到最前；提高优先级则不能",
     ),
     "behind_victims": (
         (

@@ -64,7 +64,7 @@ from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
-from schedulemesh.engine.state.agents import Preempted
+from schedulemesh.engine.state.agents import Ending, Preempted
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -380,6 +380,9 @@ def _adopted(state: MeshState, ray_job_id: str) -> Refused | None:
 
 def _refusal_of_taken_name(state: MeshState, name: str, *, served: bool) -> Refused | None:
     """The refusal of an agent name that is taken; ``served``: by its own task, which is in the queue."""
+    former = state.agents.get(name)
+    if served and former is not None and isinstance(former.phase, Ending):
+        return Refused(reason=Reason.MEMBERS_ENDING, error_text=say("member_ends", agent=name))
     if name in state.agents or state.gang_with(name) is not None:
         error = say("agent_exists", agent=name)
         return Refused(reason=Reason.DUPLICATE_AGENT, error_text=error)
@@ -560,7 +563,9 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
             again = msgspec.structs.replace(again, waiting=waiting)
         limits = again.limits(tx.state, tx.now)
         plan = evict(Case(tx=tx, request=again, veto=None, limits=limits, known=known_nodes))
-        return None if plan is None else evicted_tasks(plan.victims)
+        if plan is None or _any_rises_with(tx.state, request.waiting, plan):
+            return None
+        return evicted_tasks(plan.victims)
 
     def lowest_top() -> float:
         # Groups are taken, and borrowers are reclaimed, whatever the priorities.
@@ -568,7 +573,16 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
         alone = not tx.state.ledger.cohorts.neighbours(request.pool_name).names
         return known_nodes.lowest_top if by_nodes and alone else -math.inf
 
-    return sufficient_priority(tx.state, request.incoming(tx.state), victims, lowest_top)
+    passes = request.limits(tx.state, tx.now).priorities_that_pass
+    return sufficient_priority(tx.state, request.incoming(tx.state), victims, lowest_top, passes)
+
+
+def _any_rises_with(state: MeshState, waiting: QueuedTask | None, plan: EvictionPlan) -> bool:
+    """Whether a plan evicts members of the array that waits: a change of its priority is one of theirs."""
+    if waiting is None or not waiting.spec.array:
+        return False
+    members = (state.arrays.member_of(victim.task_id) for victim in evicted_tasks(plan.victims))
+    return any(m is not None and m[0].array_id == waiting.task_id for m in members)
 
 
 def submit_again(

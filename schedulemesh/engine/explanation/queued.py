@@ -30,7 +30,7 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.arrays import array_limit
-from schedulemesh.engine.admission.backfill import Backfill, is_behind
+from schedulemesh.engine.admission.backfill import Backfill, first_in_order, is_behind
 from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.decide import (
     each_way,
@@ -99,6 +99,12 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
     request = understand(tx, task.submission, limits_owner=False)
     explained = _place_of(tx, task)
     findings = _of_its_own(tx, task)
+    if isinstance(request, Refused) and request.reason is Reason.MEMBERS_ENDING:
+        findings.insert(
+            bool(task.held), Finding(reason=request.reason, error_text=request.error_text)
+        )
+        explained = msgspec.structs.replace(explained, no_estimate_text=say("start_members"))
+        return _concluded(explained, findings)
     if isinstance(request, Refused):
         hint = say("joined", parts=(_never(tx.state, task, request), _until_cancelled(tx, task)))
         never = Finding(reason=request.reason, error_text=request.error_text, hint_text=hint)
@@ -358,10 +364,24 @@ def _considered(
         Considered(
             tasks=len(tx.state.running),
             turned_away=turned_away,
-            sufficient_priority=sufficient_priority_for(tx, _as_new(request)),
+            sufficient_priority=_sufficient_priority(tx, task, request),
         ),
         None,
     )
+
+
+def _sufficient_priority(tx: Transaction, task: QueuedTask, request: Request) -> float | None:
+    """The priority with which it would start, also where others of its strict pool come before it; None:
+    there is none, or it is not known.
+    """
+    state, enough = tx.state, sufficient_priority_for(tx, _as_new(request))
+    strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
+    first = first_in_order(state, task.pool_name) if strict and enough is not None else None
+    entry = state.queue.entry(task)
+    if enough is None or first is None or first >= entry:
+        return enough
+    comes_first = entry[0] + task.spec.priority - enough < first[0]
+    return enough if comes_first and _rises_by_priority(state, task.pool_name) else None
 
 
 def _not_searched(tx: Transaction, request: Request, veto: PluginVeto | None) -> Considered:
@@ -395,7 +415,10 @@ def _order(
     entry = state.queue.entry(task)
     waits = task.queue_class is not None and is_behind(state, task.pool_name, entry)
     before = _count_before(state, task.pool_name, entry)
-    to_the_front = say("to_the_front_hint", task=task.task_id)
+    by_priority = _rises_by_priority(state, task.pool_name)
+    to_the_front = say(
+        "to_the_front_hint" if by_priority else "only_to_the_front_hint", task=task.task_id
+    )
     findings = []
     if strict and waits:
         error = say("behind_strict", before=before, pool=task.pool_name)
@@ -422,6 +445,17 @@ def _order(
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
         findings.append(_next_pass(plan, _turns(tx, task, plan)))
     return findings
+
+
+def _rises_by_priority(state: MeshState, pool_name: str) -> bool:
+    """Whether a task comes first in its pool by a higher priority: the order goes by priority alone, and
+    nobody was moved to the front.
+    """
+    queue = state.queue
+    if not queue.policy.counts_priority or state.owners.is_fair(pool_name):
+        return False
+    first = first_in_order(state, pool_name)
+    return first is None or not queue.by_id[first[-1]].front
 
 
 def _count_before(state: MeshState, pool_name: str, entry: Entry) -> int:

@@ -169,6 +169,8 @@ class WaitCauses:
         """What is asked for; a cause where that can never be as things are."""
         if kind not in self._requests:
             request = understand(self._tx, task.submission, limits_owner=False)
+            if isinstance(request, Refused) and request.reason is Reason.MEMBERS_ENDING:
+                return WaitCause(request.reason)  # another task like it has ended altogether
             self._requests[kind] = (
                 WaitCause(request.reason, request.short_quota or request.short_node)
                 if isinstance(request, Refused)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from math import floor, isfinite
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages.outcomes import Candidate
@@ -75,6 +76,19 @@ class Limits:
             if front_of(task) or (alike and policy.las_level(task.gpu_s(self._now)) <= level):
                 task_ids.add(task.spec.task_id)
         return frozenset(task_ids)
+
+    @property
+    def priorities_that_pass(self) -> frozenset[float]:
+        """The priorities with which the incoming task comes before one of these in the order of the queue, in
+        hundredths; none where its priority does not decide about that.
+        """
+        waiting, queue = self._waiting, self._state.queue
+        if waiting is None or not self.came_first or not queue.policy.counts_priority:
+            return frozenset()
+        aged = queue.entry(waiting)[0] + waiting.spec.priority
+        running = map(self._state.running.by_id.__getitem__, self.came_first - self.put_first)
+        ahead = (aged - _place_of(task)[0] for task in running)
+        return frozenset(floor(beyond * 100 + 1) / 100 for beyond in ahead if isfinite(beyond))
 
     @property
     def put_first(self) -> frozenset[str]:

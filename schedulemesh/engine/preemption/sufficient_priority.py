@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages.outcomes import Candidate
@@ -20,6 +20,7 @@ def sufficient_priority(
     incoming: Incoming,
     victims: Callable[[float], Sequence[Candidate] | None],
     lowest_top: Callable[[], float],
+    passes: Iterable[float] = (),
 ) -> float | None:
     """The lowest priority with which the task would fit; None: no priority is sufficient, or it is unknown.
 
@@ -27,11 +28,12 @@ def sufficient_priority(
     higher priority never makes fewer tasks eligible, so the thresholds are searched by bisection, downwards
     from the priority that the victims found with the highest one require. ``lowest_top`` is asked after that:
     victims all of whose priorities are lower than this would not make room, so no lower threshold is tried
-    than the first one at which a task of this priority may be evicted.
+    than the first one at which a task of this priority may be evicted. ``passes``: further priorities at
+    which some running task may become eligible.
     """
     if len(state.running.classes) > MAX_CLASSES:
         return None
-    steps = _thresholds(state, incoming)
+    steps = _thresholds(state, incoming, passes)
     chosen = victims(steps[-1]) if steps else None
     if chosen is None:
         return None
@@ -65,10 +67,10 @@ def _least_delta(state: MeshState, incoming: Incoming, victim: Candidate) -> flo
     return max(policy.label_priority_threshold if by_label else rule, policy.min_preempt_score)
 
 
-def _thresholds(state: MeshState, incoming: Incoming) -> list[float]:
+def _thresholds(state: MeshState, incoming: Incoming, passes: Iterable[float]) -> list[float]:
     """Every higher priority at which some running task may become eligible, ascending."""
     policy = state.policy
-    priorities = set()
+    priorities = set(passes)
     for task_class in state.running.occupied:
         same_pool = task_class.pool_name == incoming.pool_name
         rule = (
