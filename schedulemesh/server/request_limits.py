@@ -23,6 +23,8 @@ MAX_PARAMETERS, MAX_PARAMETER = MAX_NAMES, 4 * 1024
 MAX_TEXTS, MAX_TEXT = 10_000, 64 * 1024
 
 _CURSOR = b"cursor="
+#: Bytes of a body that are counted at once.
+_SLICE = 1024 * 1024
 #: Where the head of a request ends, as h11 reads it.
 _HEAD_END = re.compile(rb"\n\r?\n")
 
@@ -93,9 +95,9 @@ def check_query(query: bytes) -> None:
 
 def check_json(data: bytes, *, has_archive: bool = False) -> None:
     """Raise ValueError for a body in JSON of which a decoder would make too many or too long values."""
-    if data.count(b"[") + data.count(b"{") > MAX_VALUES:
+    if _count(data, b"[", b"{") > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES:,} lists and objects")
-    if data.count(b'"') > 2 * MAX_TEXTS:
+    if _count(data, b'"') > 2 * MAX_TEXTS:
         raise ValueError(f"it has more than {MAX_TEXTS:,} texts, names of fields included")
     if has_archive:
         return
@@ -103,3 +105,11 @@ def check_json(data: bytes, *, has_archive: bool = False) -> None:
     longest = max(map(len, without_escapes.split(b'"')[1::2]), default=0)
     if longest > MAX_TEXT:
         raise ValueError(f"a text in it has up to {MAX_TEXT:,} bytes, not {longest:,}")
+
+
+def _count(data: bytes, *marks: bytes) -> int:
+    """How often these are in a body. It is counted in slices: no other thread runs while one is counted, which
+    takes half a millisecond, and 10 ms for the largest body.
+    """
+    begins = range(0, len(data), _SLICE)
+    return sum(data.count(mark, begin, begin + _SLICE) for begin in begins for mark in marks)

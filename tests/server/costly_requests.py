@@ -221,6 +221,8 @@ def costly_changes() -> Iterator[Costly]:
     bundles = [{"cpu": 1}] * 1_000
     yield body("POST", "/jobs", {**job, "entrypoint": ["x"], "bundles": bundles}, "1,000 bundles")
     job["entrypoint"] = ["x"]
+    archive = "A" * (20 * MAX_JSON)
+    yield body("POST", "/jobs", {**job, "archive": archive}, "an archive in JSON")
     lists = [[]] * 300_000
     yield body("POST", "/jobs", {**job, "runtime_env": {"a": lists}}, "300,000 lists")
     deep: Any = []

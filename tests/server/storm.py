@@ -4,13 +4,15 @@ allowed and larger ones, from thirty clients at once; meanwhile an honest caller
 ``python -m tests.server.storm [seconds [seed]]`` prints the 99th percentile of the honest caller's times in
 the storm as a ratio to that beside as many clients that read something cheap as often as they are answered.
 Thirty clients that always wait for an answer keep the server busy whatever they ask, and supervisor, server
-and clients share the machine's processors: only the difference between the two is due to what the storm
-asks for. ``tests.server.costly_requests`` measures one kind of request at a time. ``dashboards`` in place
-of the seconds measures three dashboards, each of which reads once a second while 5,000 tasks wait.
+and clients, which are processes of their own, share the machine's processors: only the difference between
+the two is due to what the storm asks for. ``tests.server.costly_requests`` measures one kind of request at a
+time. ``dashboards`` in place of the seconds measures three dashboards, each of which reads once a second
+while 5,000 tasks wait.
 """
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import subprocess
@@ -32,6 +34,7 @@ from schedulemesh.api.queue import ListQueue
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import MAX_SUBMISSIONS, CancelTasks, ListTasks, SubmitMany
 from schedulemesh.api.values import MAX_NAMES
+from schedulemesh.core.backend.process_tuning import collect_garbage_rarely, switch_threads_often
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
@@ -39,7 +42,7 @@ from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.guard import MAX_BODY, MAX_JSON
 from schedulemesh.server.reads import LISTINGS, SINGLES
 from tests.runtime.composition import InThread
-from tests.server.local import Api
+from tests.server.api_process import ApiProcess
 from tests.server.work import CLASS, ask, key_of, submission
 
 CLIENTS, WAITING = 30, 5_000
@@ -190,17 +193,25 @@ def served(folder):
     mesh.backend.free = [NodeView(node_id="n1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
     ask(mesh, CordonNode(node_id="n1", cordoned=True))
-    api = Api(mesh, folder / "home")
     ask(mesh, EnsurePool(name="p", resources=parse_resources({"cpu": 4}), labels={}))
     for first in range(0, WAITING, MAX_SUBMISSIONS):
         ask(mesh, many("waits", first))
-    # Supervisor and server are processes of their own elsewhere, and do not wait for each other's lock.
-    sys.setswitchinterval(0.0005)
-    tokens = {"": ""}
+    api = ApiProcess(mesh, str(folder / "home"))
+    # As the process of a supervisor has them.
+    gc.collect()
+    collect_garbage_rarely()
+    switch_threads_often()
+    return mesh, api, {"": "", **dict(issued(api))}
+
+
+def issued(api):
+    """A token of every role, by the role."""
+    headers = {"authorization": f"Bearer {api.token}"}
     for role in ROLES[:-1]:
-        owner = {"owner": "ada"} if role == "submitter" else {}
-        tokens[role] = api.send("POST", "/tokens", {"name": role, "role": role, **owner})["token"]
-    return mesh, api, tokens
+        body = {"name": role, "role": role, "owner": "ada" if role == "submitter" else ""}
+        url = f"{api.url}/api/v1/tokens"
+        answer = httpx.post(url, json=body, headers=headers, trust_env=False, timeout=60)
+        yield role, answer.raise_for_status().json()["token"]
 
 
 def measured_beside(api, tokens, seconds, seed):

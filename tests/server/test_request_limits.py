@@ -158,6 +158,7 @@ def test_bodies_as_large_as_is_allowed(body):
         (b'{"a":"%b"}' % (b'\\"xxxxxxxx' * 9_000), "up to 65,536 bytes"),
         (b"[" + b'"t",' * (MAX_TEXTS + 1), "more than 10,000 texts"),
         (b"[" * 200_000, "more than 100,000 lists"),
+        (b"[" * 60_000 + b" " * 3_000_000 + b"{" * 60_000, "more than 100,000 lists"),
     ],
 )
 def test_larger_bodies_are_refused(body, why):
