@@ -108,7 +108,7 @@ def check_json(data: bytes, *, has_archive: bool = False) -> None:
 
 
 def _count(data: bytes, *marks: bytes) -> int:
-    """How often these are in a body. It is counted in slices: no other thread runs while one is counted, which
+    """How often these are in a body. Counted in slices: no other thread runs while one is counted, which
     takes half a millisecond, and 10 ms for the largest body.
     """
     begins = range(0, len(data), _SLICE)
