@@ -9,6 +9,7 @@ from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
+from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.queue_facts import ImpossibilityNoted
 from tests.engine.builders import Mesh, differences, node, pool, shape
@@ -210,3 +211,19 @@ def test_the_policy_may_be_changed_back(mesh):
     assert mesh.state.queue.by_id["large"].impossible_since is None
     mesh.tick(1e6)
     assert mesh.waiting() == ["large", "behind"]
+
+
+def test_a_restart_does_not_change_in_which_order_tasks_are_noted():
+    mesh = Mesh(*(pool(name, cpu=4) for name in "abc"))
+    mesh.order_by(on_impossible="cancel", impossible_after_s=60.0)
+    for number, name in enumerate("abc"):
+        mesh.run(f"busy-{name}", name, cpu=4)
+        mesh.queue(f"waits-{name}", name, cpu=4, priority=float(number))
+    mesh.queue("last", "a", cpu=4)
+    mesh.cancel("waits-a")
+    for name in "abc":
+        mesh.resize(pool(name, cpu=3))
+    twin = Engine(mesh.rewritten())
+    step = mesh.tick(1.0)
+    assert [f.task_id for f in step.facts if isinstance(f, ImpossibilityNoted)]
+    assert twin.handle(s.ClockTicked(), mesh.now) == step

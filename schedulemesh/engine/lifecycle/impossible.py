@@ -42,7 +42,7 @@ def cancel_impossible(tx: Transaction, *, restarted: bool = False) -> None:
 def _impossible_firsts(tx: Transaction) -> Iterator[QueuedTask]:
     """The first tasks of each pool, as far as they are impossible. In one that is drained nothing starts."""
     state = tx.state
-    for pool_name in state.queue.pools:
+    for pool_name in sorted(state.queue.pools):
         for task in () if pool_name in state.drains.pools else state.queue.firsts_of(pool_name):
             if could_start_alone(state, task):
                 break
