@@ -184,7 +184,8 @@ class Record:
         for task_id in [one for one in self.never if not self.state.is_alive(one)]:
             self._seen["a dependent was cancelled"] += 1
             self.never.discard(task_id)
-            self.gone_by |= self.after.pop(task_id, set())
+            others = self.after.pop(task_id, set())
+            self.gone_by |= {other for other in others if not self.state.is_alive(other)}
             self._insist(
                 self.state.end_of(task_id) is EndState.CANCELLED,
                 f"{task_id} can never start, and was not cancelled",
