@@ -51,6 +51,8 @@ class Result(TypedDict, total=False):
     sufficient_priority: float
     #: Of a refused dry run: when it could start at the earliest if it waited, in seconds since 1970.
     earliest_start: float | None
+    #: Of a refused dry run with ``queue``: its place in the queue, from 1; absent where it would not wait.
+    position: int
     #: Of a start that failed: victims that run again, those that wait in the queue, and those that ended.
     restarted: list[str]
     requeued: list[str]

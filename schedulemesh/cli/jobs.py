@@ -363,6 +363,8 @@ def _print_dry_run(gateway: Gateway, fields: dict[str, object]) -> int:
         outcome = gateway.job_submission({**fields, "dry_run": True})().outcome
     except RefusedError as error:
         print(f"would not start now: {error}")
+        if (position := error.refused.position) is not None:
+            print(f"position in the queue of its pool: {position}")
         if (at := error.refused.earliest_start) is not None:
             print(f"earliest start: {local_time(at)}, if what runs ends as estimated")
         code = code_of(error)

@@ -61,6 +61,8 @@ def refused(outcome: Refused) -> Result:
         answer["sufficient_priority"] = outcome.sufficient_priority
     if outcome.earliest_start is not None:
         answer["earliest_start"] = outcome.earliest_start
+    if outcome.position is not None:
+        answer["position"] = outcome.position
     if outcome.hint:
         answer["hint"] = outcome.hint
     if outcome.detail:

@@ -107,6 +107,21 @@ def test_a_dry_run_changes_nothing(api, run):
     assert api.get("/jobs")["items"] == []
 
 
+def test_a_dry_run_says_behind_whom_a_job_would_wait_in_a_strict_pool(api, run, endless):
+    api.send("PATCH", "/pools/p", {"queueing": "strict"})
+    for name, cpus in (("runs", "1"), ("first", "2")):
+        assert run(*SUBMIT[:-1], name, "--cpus", cpus, "--", "true").returncode == ExitCode.OK
+    done = run(*SUBMIT, "--dry-run", "--", "true")
+    assert done.returncode == ExitCode.CONFLICT, done.stderr
+    reason, position, *_ = done.stdout.splitlines()
+    assert reason.startswith("would not start now: 1 task of pool 'p' must start before it")
+    assert position == "position in the queue of its pool: 2"
+    assert run(*SUBMIT, "--dry-run", "--now", "--", "true").returncode == ExitCode.CONFLICT
+    assert run(*SUBMIT, "--", "true").returncode == ExitCode.OK
+    (row,) = [row for row in api.get("/queue")["items"] if row["task_id"] == "job"]
+    assert row["position"] == 2
+
+
 @pytest.mark.parametrize("word", ["--wait", "--follow"])
 def test_a_command_waits_for_the_exit_code_of_the_driver(api, run, monkeypatch, word):
     done = run(*SUBMIT, word, "--", "true")

@@ -51,6 +51,17 @@ def is_behind_in_strict_pool(state: MeshState, pool_name: str, entry: Entry) -> 
     return spec.queueing == "strict" and is_behind(state, pool_name, entry)
 
 
+def count_before(state: MeshState, pool_name: str, entry: Entry) -> int:
+    """How many tasks of a pool come before this place, without those that the pool cannot hold."""
+    queue = state.queue
+    pool = queue.pools.get(pool_name)
+    return sum(
+        queue_class.entries.bisect_left(entry)
+        for queue_class in (() if pool is None else pool.classes.values())
+        if not is_ruled_out(state, queue.by_id[queue_class.first[-1]])
+    )
+
+
 class StartWouldDelay(msgspec.Struct, frozen=True, gc=False):
     """A task that fits, but would delay a reserved start wherever it ran."""
 

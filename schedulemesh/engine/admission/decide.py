@@ -23,7 +23,7 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.arrays import array_limit
-from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
+from schedulemesh.engine.admission.backfill import Backfill, count_before, is_behind_in_strict_pool
 from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.evictions import (
     Case,
@@ -69,6 +69,7 @@ from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_joining import as_joined, leads_class
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.state.ways import has_ways, ways_of
 from schedulemesh.engine.transaction import Transaction
@@ -448,10 +449,30 @@ def _with_victims(tx: Transaction, search: _VictimSearch) -> RequestOutcome | No
     if plan is None:
         return None
     if request.stimulus.dry_run:
-        return would_run(tx.state, request, plan)
+        return _behind_others(tx, request, plan) or would_run(tx.state, request, plan)
     if (class_key := unprobed(tx.state, request, plan)) is not None:
         return ProbeNeeded(class_key=class_key)
     return admit_by(tx, request, plan)
+
+
+def _behind_others(tx: Transaction, request: Request, plan: EvictionPlan) -> Refused | None:
+    """Why nobody would be evicted for a submission as soon as it joins the queue: another task that waits has
+    to start before it; None: there is none, or it does not join the queue.
+    """
+    stimulus, queue = request.stimulus, tx.state.queue
+    if not stimulus.queue or stimulus.task is None:
+        return None
+    agent = stimulus.agent.with_alternative(0)
+    waiting = msgspec.structs.replace(stimulus, agent=agent)
+    task = as_joined(queue, waiting, stimulus.task, tx.now)
+    entry = queue.entry(task)
+    strict = is_behind_in_strict_pool(tx.state, task.pool_name, entry)
+    if not strict and leads_class(queue, task):
+        return None
+    before = count_before(tx.state, task.pool_name, entry)
+    if strict:
+        return refusals.behind_in_strict_pool(task.pool_name, before)
+    return refusals.behind_in_pool(task.pool_name, before, len(evicted_tasks(plan.victims)))
 
 
 def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending | Refused:
@@ -481,15 +502,19 @@ def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
     entry = queue.entry_now(request.stimulus, tx.now)
     if entry is None:
         return request
+    pool_name, may_wait = request.pool_name, request.stimulus.queue
     allowed: Request | None = None
-    if not is_behind_in_strict_pool(tx.state, request.pool_name, entry):
+    if not is_behind_in_strict_pool(tx.state, pool_name, entry):
         allowed = Backfill(tx).permitted(request, entry)
+    elif may_wait:
+        before = count_before(tx.state, pool_name, entry)
+        return refusals.behind_in_strict_pool(pool_name, before)
     if allowed is not None:
         return allowed
     return Refused(
         reason=Reason.HELD_FOR_QUEUE,
-        error_text=say("queue_comes_first", pool=request.pool_name),
-        hint_text=say("queue_comes_first_hint"),
+        error_text=say("queue_comes_first", pool=pool_name),
+        hint_text="" if may_wait else say("queue_comes_first_hint"),
     )
 
 

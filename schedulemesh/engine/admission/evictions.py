@@ -355,10 +355,11 @@ def _may_claim(tx: Transaction, request: Request, veto: PluginVeto | None) -> bo
     would be evicted for it otherwise.
 
     A task of the queue that may evict nobody claims nothing: it gets what is left when that has become free,
-    and those that come before it until then are not kept from it.
+    and those that come before it until then are not kept from it. The same holds of a dry run for the queue.
     """
     state, task = tx.state, request.stimulus.task
-    if task is None or task.task_id not in state.queue.by_id:
+    may_wait = request.stimulus.queue or (task is not None and task.task_id in state.queue.by_id)
+    if task is None or not may_wait:
         entry = state.queue.entry_now(request.stimulus, tx.now)
         if entry is None or not state.queue.any_before(entry):
             return True

@@ -84,6 +84,28 @@ def pool_ending(name: str) -> Refused:
     )
 
 
+def behind_in_strict_pool(pool_name: str, before: int) -> Refused:
+    """So many tasks of a strict pool have to start before one that joins its queue."""
+    return Refused(
+        reason=Reason.BEHIND_QUEUE_HEAD,
+        error_text=say("behind_strict", before=before, pool=pool_name),
+    )
+
+
+def behind_in_pool(pool_name: str, before: int, victims: int) -> Refused:
+    """The eviction of so many tasks would help, and so many tasks of the pool come first."""
+    return Refused(
+        reason=Reason.BEHIND_QUEUE_HEAD,
+        error_text=say(
+            "behind_victims",
+            eviction=say("eviction_of_tasks", count=victims),
+            before=before,
+            pool=pool_name,
+            turn="",
+        ),
+    )
+
+
 def priority_not_permitted(spec: PoolSpec, priority: float) -> Refused | None:
     """The refusal of a priority that tasks of a pool may not have; None: they may."""
     lowest, highest = spec.min_priority, spec.max_priority

@@ -12,6 +12,7 @@ from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_joining import as_joined, position_if_joined
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -33,18 +34,21 @@ def _if_queued(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
         return waiting
     if waiting.task is None:
         raise TypeError("only a task can wait in the queue")
-    task = QueuedTask(
-        submission=waiting,
-        queued_at=tx.now,
-        number=tx.state.queue.number_of(waiting.task),
-        waits_for=awaited_ends(tx.state, waiting.task),
+    queue = tx.state.queue
+    waits_for = awaited_ends(tx.state, waiting.task)
+    task = as_joined(queue, waiting, waiting.task, tx.now, waits_for)
+    outcome = _dependency(tx, task) if task.depends else _at_once(tx, waiting)
+    if isinstance(outcome, Refused):
+        return msgspec.structs.replace(outcome, position=position_if_joined(queue, task))
+    return outcome
+
+
+def _dependency(tx: Transaction, task: QueuedTask) -> Refused:
+    """That a task would wait for others to end."""
+    finding = dependency_finding(tx, task)
+    return Refused(
+        reason=finding.reason, error_text=finding.error_text, hint_text=finding.hint_text
     )
-    if task.depends:
-        finding = dependency_finding(tx, task)
-        return Refused(
-            reason=finding.reason, error_text=finding.error_text, hint_text=finding.hint_text
-        )
-    return _at_once(tx, waiting)
 
 
 def _at_once(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:

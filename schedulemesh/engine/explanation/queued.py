@@ -30,7 +30,7 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.arrays import array_limit
-from schedulemesh.engine.admission.backfill import Backfill, first_in_order, is_behind
+from schedulemesh.engine.admission.backfill import Backfill, count_before, first_in_order, is_behind
 from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.decide import (
     each_way,
@@ -73,7 +73,6 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
-from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.shares import raised_weight
@@ -414,7 +413,7 @@ def _order(
     strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
     entry = state.queue.entry(task)
     waits = task.queue_class is not None and is_behind(state, task.pool_name, entry)
-    before = _count_before(state, task.pool_name, entry)
+    before = count_before(state, task.pool_name, entry)
     by_priority = _rises_by_priority(state, task.pool_name)
     to_the_front = say(
         "to_the_front_hint" if by_priority else "only_to_the_front_hint", task=task.task_id
@@ -456,16 +455,6 @@ def _rises_by_priority(state: MeshState, pool_name: str) -> bool:
         return False
     first = first_in_order(state, pool_name)
     return first is None or not queue.by_id[first[-1]].front
-
-
-def _count_before(state: MeshState, pool_name: str, entry: Entry) -> int:
-    """How many tasks of its pool come before one at this place, without those that the pool cannot hold."""
-    queue = state.queue
-    return sum(
-        queue_class.entries.bisect_left(entry)
-        for queue_class in queue.pools[pool_name].classes.values()
-        if not is_ruled_out(state, queue.by_id[queue_class.first[-1]])
-    )
 
 
 def _turns(tx: Transaction, task: QueuedTask, plan: EvictionPlan) -> int:

@@ -112,6 +112,8 @@ class Refused(
     sufficient_priority: float | None = None
     #: Of a dry run: when it could start at the earliest if it waited, in seconds since 1970; None: not known.
     earliest_start: float | None = None
+    #: Of a dry run: how many tasks of its pool would come before it, plus one; None: it would not wait.
+    position: int | None = None
     #: What the caller can do; empty: the error says it, or nothing helps.
     hint_text: Text = ""
     #: The traceback of what user code raised; empty: it raised nothing.

@@ -302,7 +302,8 @@ class Queue:
                 pool = self.pools[pool_name] = PoolQueue()
             if task.number >= self.next_number:
                 self.next_number = task.number + 1
-            queue_class = task.queue_class = self._class_in(pool, task, owner="", exceeds=False)
+            key = _class_of(task, owner="", exceeds=False)
+            queue_class = task.queue_class = self._class_in(pool, key)
             queue_class.note_length(spec)
             if pool_name not in entries:
                 entries[pool_name] = {}
@@ -420,7 +421,7 @@ class Queue:
                 continue
             spec = self._priced(task)
             is_ready = task.queue_class is not None
-            if spec is not task.spec or self._is_withheld(task) == is_ready:
+            if spec is not task.spec or self.is_withheld(task) == is_ready:
                 self._sort(task, spec)
 
     def _priced(self, task: QueuedTask) -> TaskSpec:
@@ -434,7 +435,7 @@ class Queue:
         self._leave(task)
         if spec is not None:
             task.submission = msgspec.structs.replace(task.submission, task=spec)
-        if task.reservation is not None and self._is_withheld(task):
+        if task.reservation is not None and self.is_withheld(task):
             self.reserve(task.task_id, None)
         if (task.not_before, task.task_id) in self._delayed:
             self.pools[task.pool_name].add_later(task.number, task.spec)
@@ -628,23 +629,15 @@ class Queue:
 
     def _enter(self, task: QueuedTask) -> None:
         pool = self.pools[task.pool_name]
-        if self._is_withheld(task):
+        if self.is_withheld(task):
             pool.add_later(task.number, task.spec)
             return
         counts_owners = task.pool_name in self.owners.pools
-        exceeds = counts_owners and self._exceeds_limit(task)
-        # With alternatives or flavors it depends on its owner which of them is within the limits.
-        alone = counts_owners and (
-            bool(task.submission.agent.alternatives)
-            or self.owners.is_fair(task.pool_name)
-            or bool(self.owners.pools[task.pool_name].flavors)
-        )
-        owner = task.spec.owner if alone else ""
-        queue_class = self._class_in(pool, task, owner=owner, exceeds=exceeds)
+        queue_class = self._class_in(pool, self.key_of(task))
         if counts_owners:
             room = (
                 None
-                if exceeds
+                if queue_class.exceeds
                 else self.room_of_class(task.pool_name, task.spec.owner, queue_class)
             )
             pool.place_of_owner(queue_class, self.entry(task), task.spec.owner, room)
@@ -656,7 +649,7 @@ class Queue:
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
             self.long_waits.add(task.queued_at, task.task_id)
 
-    def _is_withheld(self, task: QueuedTask) -> bool:
+    def is_withheld(self, task: QueuedTask) -> bool:
         """Whether a task may not start whatever is free and whenever it is."""
         if task.held or task.depends or self.arrays.is_full(task.spec):
             return True
@@ -665,11 +658,22 @@ class Queue:
             name, task.spec.owner, task.need_of_class
         )
 
-    def _class_in(
-        self, pool: PoolQueue, task: QueuedTask, *, owner: str, exceeds: bool
-    ) -> QueueClass:
-        """The class of a task, which is opened where it is new."""
-        key = _class_of(task, owner=owner, exceeds=exceeds)
+    def key_of(self, task: QueuedTask) -> ClassKey:
+        """The key of the class that a task joins."""
+        name = task.pool_name
+        if name not in self.owners.pools:
+            return _class_of(task, owner="", exceeds=False)
+        # With alternatives or flavors it depends on its owner which of them is within the limits.
+        alone = (
+            bool(task.submission.agent.alternatives)
+            or self.owners.is_fair(name)
+            or bool(self.owners.pools[name].flavors)
+        )
+        owner = task.spec.owner if alone else ""
+        return _class_of(task, owner=owner, exceeds=self._exceeds_limit(task))
+
+    def _class_in(self, pool: PoolQueue, key: ClassKey) -> QueueClass:
+        """The class with a key, which is opened where it is new."""
         queue_class = pool.classes.get(key) or pool.withheld.get(key)
         if queue_class is None:
             queue_class = pool.new_class(key)

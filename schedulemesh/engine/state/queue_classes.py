@@ -170,6 +170,12 @@ class PoolQueue:
         """Tasks of the pool that wait, those that may not start included."""
         return len(self.ready) + len(self.later)
 
+    def count_before(self, entry: Entry) -> int:
+        """How many of the tasks that may start come before this place."""
+        if isinstance(self.ready, OwnedReady):
+            return self.ready.index(entry)
+        return int(self.ready.bisect_left(entry))
+
     def new_class(self, key: ClassKey) -> QueueClass:
         """Add a class without tasks."""
         queue_class = self.classes[key] = QueueClass(key)

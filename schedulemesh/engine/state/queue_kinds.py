@@ -41,6 +41,12 @@ class QueueKinds:
         alike.task_ids[task_id] = None
         return alike.estimate_s
 
+    def estimate_of(self, submission: TaskSubmitted) -> float | None:
+        """The estimate of the kind of a submission; None: there is none, or none of its kind waits."""
+        kind = _kind_of(submission)
+        alike = None if kind is None else self.by_kind.get(kind)
+        return None if alike is None else alike.estimate_s
+
     def remove(self, submission: TaskSubmitted, task_id: str) -> None:
         """A task waits no longer."""
         kind = _kind_of(submission)
