@@ -58,6 +58,7 @@ from schedulemesh.server.guard import BasePath, Guard, TokenSource, address_of, 
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import Json, document
+from schedulemesh.server.pace import Pace, is_search
 from schedulemesh.server.page.app import Page
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
@@ -213,6 +214,8 @@ class _Calls:
         self._streams = OpenStreams()
         #: Of the reads with each token, by its name.
         self._turns: dict[str, asyncio.Semaphore] = {}
+        #: Of the searches with each token, by its name.
+        self._paces: dict[str, Pace] = {}
         #: Held while a large body is checked.
         self._large_bodies = asyncio.Lock()
 
@@ -266,6 +269,10 @@ class _Calls:
         """The answer to a call. Raises Problem where the client has gone away meanwhile, or where it had to
         wait and its token is accepted no more.
         """
+        if is_search(call):
+            return await while_connected(
+                request.receive, partial(self._pace_of(request).search, ask)
+            )
         if call.changes_state and not call.waits:
             return await ask()
         turn = None if call.changes_state or call.waits else self._turn_of(request)
@@ -278,6 +285,11 @@ class _Calls:
         """That of the reads with the token of a request."""
         caller: TokenCaller = request.state.caller
         return self._turns.setdefault(caller.token.name, asyncio.Semaphore(_READS_OF_TOKEN))
+
+    def _pace_of(self, request: Request) -> Pace:
+        """That of the searches with the token of a request."""
+        caller: TokenCaller = request.state.caller
+        return self._paces.setdefault(caller.token.name, Pace())
 
     async def _check_still_allowed(self, request: Request, kind: type[Call]) -> None:
         """Raise Problem where the token of a request was revoked, or has another role, while it waited."""
