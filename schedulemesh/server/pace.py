@@ -1,8 +1,8 @@
 """Searches that a client may repeat as often as it likes are paced, so that most of the time is for others.
 
-A dry run, an evaluation or an explanation changes nothing, but may take the supervisor a hundred times as long
-as a read of a list. With each token one of them is made at a time, and the next after a rest of ``REST`` times
-what the last one took. Who asks now and then does not notice.
+A dry run, an evaluation or an explanation changes nothing, but may take the supervisor a hundred times as
+long as a read of a list. With each token one of them is made at a time, and the next after a rest of ``REST``
+times what the last one took. Who asks now and then does not notice.
 """
 
 from __future__ import annotations
