@@ -325,6 +325,10 @@ class LendingMachine(RuleBasedStateMachine):
             for agent in self.state.agents.values()
         )
 
+    def is_extra(self, task_id):
+        """Whether a task is an extra member of an elastic gang: those go first, by whatever means."""
+        return bool(self.state.running.by_id[task_id].spec.extra_of)
+
     def is_right(self, stimulus, outcome):
         """Idle quota before evictions; no victim too many; an owner is not refused what it may reclaim."""
         loans = LoanWalk(self.state, stimulus.agent.pool_name, stimulus.agent.resources)
@@ -351,7 +355,9 @@ class LendingMachine(RuleBasedStateMachine):
             assert not any(loans.is_enough(chosen - {one}) for one in chosen)
             assert len(chosen) == 1 or not any(loans.is_enough({one}) for one in borrowers)
         elif chosen:
-            assert not (near and loans.is_enough(borrowers)), "its owner could have reclaimed"
+            extras = all(self.is_extra(victim.task_id) for victim in outcome.preempted)
+            reclaimable = near and loans.is_enough(borrowers)
+            assert extras or not reclaimable, "its owner could have reclaimed"
             reclaims = PreemptionReason.RECLAIM in {victim.reason for victim in outcome.preempted}
             enough = loans.is_enough if reclaims else loans.is_surely_enough
             assert not any(enough(chosen - {one}) for one in chosen), "a victim too many"

@@ -21,6 +21,7 @@ from schedulemesh.domain.request_ids import (
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -101,6 +102,7 @@ def cancel(mesh):
     mesh.handle(s.CancelAnswered(task_id=task_id, cancel_success=True))
 
 
+WINDOW = MaintenanceWindow(name="w", start=2000.0, duration_s=60.0, node_ids=("a",))
 TOKEN = TokenSpec(name="k", role=Role.VIEWER, secret_hash="a" * 64)
 
 
@@ -165,6 +167,8 @@ IMMEDIATE = [
     (mesh_of, s.TokenRequested(spec=TOKEN, client="c", request_id="r"), Done),
     (mesh_of, s.TokenChangeRequested(name="unknown", client="c", request_id="r"), Refused),
     (mesh_of, s.TokenRevocationRequested(name="unknown", client="c", request_id="r"), Refused),
+    (mesh_of, s.WindowRequested(window=WINDOW, request_id="r"), Done),
+    (mesh_of, s.WindowDeletionRequested(name="unknown", request_id="r"), Refused),
 ]
 LATER = [
     (mesh_of, submission(cpu=1), start, Accepted),
