@@ -58,7 +58,6 @@ from schedulemesh.server.guard import BasePath, Guard, TokenSource, address_of, 
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import Json, document
-from schedulemesh.server.pace import Pace, is_search
 from schedulemesh.server.page.app import Page
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
@@ -72,6 +71,7 @@ from schedulemesh.server.problems import (
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
 from schedulemesh.server.request_limits import check_json
+from schedulemesh.server.search_pace import SearchPace, is_search
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
 
@@ -215,7 +215,7 @@ class _Calls:
         #: Of the reads with each token, by its name.
         self._turns: dict[str, asyncio.Semaphore] = {}
         #: Of the searches with each token, by its name.
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, SearchPace] = {}
         #: Held while a large body is checked.
         self._large_bodies = asyncio.Lock()
 
@@ -286,10 +286,10 @@ class _Calls:
         caller: TokenCaller = request.state.caller
         return self._turns.setdefault(caller.token.name, asyncio.Semaphore(_READS_OF_TOKEN))
 
-    def _pace_of(self, request: Request) -> Pace:
+    def _pace_of(self, request: Request) -> SearchPace:
         """That of the searches with the token of a request."""
         caller: TokenCaller = request.state.caller
-        return self._paces.setdefault(caller.token.name, Pace())
+        return self._paces.setdefault(caller.token.name, SearchPace())
 
     async def _check_still_allowed(self, request: Request, kind: type[Call]) -> None:
         """Raise Problem where the token of a request was revoked, or has another role, while it waited."""

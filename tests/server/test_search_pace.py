@@ -8,7 +8,7 @@ import pytest
 
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.api.tasks import CompleteTask, ExplainTask, ListTasks
-from schedulemesh.server.pace import MAX_REST_S, REST, Pace, is_search
+from schedulemesh.server.search_pace import MAX_REST_S, REST, SearchPace, is_search
 from tests.runtime import virtual_time
 
 
@@ -24,7 +24,7 @@ def search_of(seconds, times):
 
 async def begun_by_three(seconds):
     """When three searches began that were asked for at once, and what they answered."""
-    pace, times = Pace(), []
+    pace, times = SearchPace(), []
     answers = await asyncio.gather(*(pace.search(search_of(seconds, times)) for _ in range(3)))
     return [at - times[0] for at in times], answers
 
@@ -37,7 +37,7 @@ def test_each_begins_after_a_rest_in_times_of_what_the_last_one_took(seconds, re
 
 
 async def after_one_that_fails():
-    pace, times = Pace(), []
+    pace, times = SearchPace(), []
 
     async def fails():
         await asyncio.sleep(0.1)

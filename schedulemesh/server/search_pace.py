@@ -28,7 +28,7 @@ def is_search(call: Call) -> bool:
     return isinstance(call, (EvaluatePreemption, ExplainTask))
 
 
-class Pace:
+class SearchPace:
     """The searches with one token."""
 
     def __init__(self) -> None:
