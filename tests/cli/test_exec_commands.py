@@ -83,6 +83,7 @@ def test_what_cannot_be_done_is_a_sentence(served):
     assert "运维人员可用 `schedulemesh policy set allow_exec=true` 开启" in err
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_command_there(served):
     process = begun("exec", "j", "--", "sh", "-c", "echo $$; exec sleep 600")
     pid = int(process.stdout.readline())
@@ -138,6 +139,15 @@ class Terminal:
         return self.process.wait(60)
 
 
+@pytest.fixture
+def in_the_background():
+    """Processes that this one starts ignore interrupts, as where Ray was started in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("in_the_background")
 def test_a_terminal_is_that_of_the_caller(served):
     terminal = Terminal("shell", "j", "--", "sh")
     terminal.until(b"$ " if os.getuid() else b"# ")

@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -52,7 +53,21 @@ _WRITE_BYTES = 1024
 #: What a shell exits with where there is no such command, where it cannot be run, and for a signal.
 _NOT_FOUND, _NOT_RUNNABLE, _BY_SIGNAL = 127, 126, 128
 #: What makes a terminal that of a command: its session leader opens it first.
-_WITH_TERMINAL = ("/bin/sh", "-c", 'exec "$@" <>"$0" >&0 2>&0')
+_RUN_IN_TERMINAL = """
+import os, signal, sys
+# Ignored where Ray was started in the background of a shell; no Ctrl-C would reach the command.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
+terminal = os.open(sys.argv[1], os.O_RDWR)
+for stream in range(3):
+    os.dup2(terminal, stream)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
+    sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+"""
+_WITH_TERMINAL = (sys.executable, "-I", "-S", "-c", _RUN_IN_TERMINAL)
 #: Bytes of a character in UTF-8 that may come before its last one.
 _CHARACTER = 3
 #: The end of a file, as it is typed.
