@@ -10,7 +10,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.facts import EvictionStarted
 from schedulemesh.engine.messages.outcomes import Pending, Queued, Refused
 from schedulemesh.engine.messages.stimuli import ClassProbed, RecoveryObserved
-from tests.engine.builders import Mesh, amount, leaving_for, node, pool
+from tests.engine.builders import Mesh, amount, leaving_for, names, node, pool
 
 LENDING = {"cohort": "all"}
 
@@ -464,3 +464,79 @@ def test_a_claim_that_would_be_revoked_does_not_make_a_pool_one_that_uses_more_t
     mesh.tick(1)
     assert mesh.waiting("a") == ["owner"], "there is no room for it"
     assert "borrower" in mesh.state.agents
+
+
+# what costs least
+
+
+def beside_borrowers_that_run(*starts, worked, busy_of="b"):
+    """Borrowers of 1 GPU have run on a node of 8 GPUs for this long; a victim of 4 GPUs leaves already, and
+    starts of as many GPUs wait for it. Pool a owns 4 GPUs, which are lent.
+    """
+    mesh = Mesh(nodes=[node("n", gpu=8, cpu=32)])
+    mesh.cohort("all")
+    mesh.handle(ClassProbed(class_key="c"))
+    for name, gpu in (("a", 4), ("idle", 16), ("b", 0)):
+        mesh.resize(pool(name, gpu=gpu, cpu=16, lending=LENDING))
+    for name, gpu, priority, of in (
+        ("b1", 1, 50.0, busy_of),
+        ("b2", 1, 50.0, busy_of),
+        ("victim", 4, 1.0, "b"),
+        ("b3", 1, 1.0, "b"),
+    ):
+        mesh.run(name, of, priority, gpu=gpu, class_key="c", on_preempted="requeue")
+    mesh.now += worked
+    mesh.cancel("victim")
+    for number, gpu in enumerate(starts):
+        mesh.submit(f"start{number}", "b", 9.0, gpu=gpu, class_key="c")
+    return mesh
+
+
+def decision_for_owner(mesh):
+    """Who goes for a task of 4 GPUs of pool a, apart from those that were leaving; the dry run and the
+    submission say the same.
+    """
+    starts = {name for name in mesh.state.agents if name.startswith("start")}
+    before, seen = set(mesh.ends), len(mesh.facts)
+    dry = mesh.dry("owner", "a", 5.0, gpu=4, class_key="c")
+    mesh.queue("owner", "a", 5.0, gpu=4, class_key="c")
+    evicted = [f.task_id for f in mesh.facts[seen:] if isinstance(f, EvictionStarted)]
+    assert sorted(evicted) == sorted(names(dry.preempted))
+    assert "owner" in mesh.state.agents
+    cancelled = starts - set(mesh.state.agents)
+    return sorted(cancelled | set(mesh.ends) - before)
+
+
+@pytest.mark.parametrize("busy_of", ["b", "idle"])
+@pytest.mark.parametrize("worked", [20, 3600])
+@pytest.mark.parametrize(("starts", "cancelled"), [((2, 4), "start1"), ((4, 2), "start0")])
+def test_one_start_is_cancelled_where_one_is_enough(starts, cancelled, worked, busy_of):
+    mesh = beside_borrowers_that_run(*starts, worked=worked, busy_of=busy_of)
+    assert decision_for_owner(mesh) == [cancelled]
+
+
+def test_starts_are_cancelled_where_evictions_cost_more():
+    mesh = beside_borrowers_that_run(2, 2, worked=3600)
+    assert decision_for_owner(mesh) == ["start0", "start1"]
+
+
+def test_a_start_is_left_for_an_eviction_that_costs_less():
+    """30 s of 2 GPUs against 30 s and 20 s of work of one."""
+    mesh = beside_borrowers_that_run(2, 2, worked=20)
+    assert decision_for_owner(mesh) == ["b1", "start1"]
+
+
+def test_of_starts_that_cost_the_same_the_fewest_are_cancelled():
+    mesh = lent(node("n1", gpu=8, cpu=64), a=8, b=0)
+    for name, gpu in (("two", 2), ("other", 2), ("four", 4)):
+        mesh.queue(name, "b", gpu=gpu)
+    mesh.queue("owner", "a", gpu=4)
+    assert list(mesh.ends) == ["four"]
+
+
+def test_the_cheapest_of_the_starts_that_are_enough_is_cancelled():
+    mesh = lent(node("n1", gpu=8, cpu=64), a=8, b=0)
+    for name, gpu in (("large", 6), ("small", 2)):
+        mesh.queue(name, "b", gpu=gpu)
+    mesh.queue("owner", "a", gpu=2)
+    assert list(mesh.ends) == ["small"]

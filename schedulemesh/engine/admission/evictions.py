@@ -11,6 +11,7 @@ have attained much service for one that has attained little, or tasks that have 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.backfill import Backfill
+from schedulemesh.engine.admission.cancelled_starts import Starts
 from schedulemesh.engine.admission.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.admission.in_flight import InFlight, in_flight
 from schedulemesh.engine.admission.needs import quota_need_of
@@ -34,7 +36,6 @@ from schedulemesh.engine.placement.leaving import (
     Leaving,
     groups_that_stay,
     names_of,
-    revoked_in,
     unclaimed_quota,
 )
 from schedulemesh.engine.placement.scenario import Demand
@@ -65,8 +66,6 @@ from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.state.ways import ways_of_task
 from schedulemesh.engine.transaction import Transaction
 
-#: Of so many claims that would be revoked it is found out one by one whether they need not be.
-_FEWER = 16
 #: So many places are tried for a claim on what is leaving where reserved starts need the room of the first.
 _PLACES = 8
 
@@ -186,28 +185,20 @@ def _take_back(case: Case) -> EvictionPlan | None:
 def _with_revocations(
     case: Case, means: Callable[[Case], EvictionPlan | None]
 ) -> EvictionPlan | None:
-    """What these means give for a request if claims of borrowers that do not run yet are revoked, no more
-    than needed; None: nothing, or none need be.
+    """What these means give for a request if claims of borrowers that do not run yet are revoked, those
+    that cost least; None: nothing, or none need be.
     """
     request = case.request
     if request.revokes or not case.tx.state.running.starting:
         return None
-    unstarted = _revocable_agents(case)
 
     def plan_with(names: tuple[str, ...]) -> EvictionPlan | None:
-        plan = means(case.of(msgspec.structs.replace(request, revokes=names)))
-        return None if plan is None else msgspec.structs.replace(plan, revoked=names)
+        return means(case.of(msgspec.structs.replace(request, revokes=names)))
 
-    plan = plan_with(unstarted) if unstarted else None
-    if plan is None:
-        return None
-    used = revoked_in((*plan.leaving, *plan.paying), unstarted)
-    if not used:
-        return None
-    plan = plan_with(tuple(name for name in unstarted if name in used)) or plan
-    for name in plan.revoked[::-1][:_FEWER] if len(plan.revoked) > 1 else ():
-        plan = plan_with(tuple(other for other in plan.revoked if other != name)) or plan
-    return plan
+    starts = Starts(
+        names=_revocable_agents(case), plan_with=plan_with, price_of=partial(_price_of, case)
+    )
+    return starts.cheapest_plan()
 
 
 def _revocable_agents(case: Case) -> tuple[str, ...]:
