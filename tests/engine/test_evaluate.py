@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.facts import EvictionStarted
 from schedulemesh.engine.messages.outcomes import Accepted, Evaluation
-from tests.engine.builders import Mesh, names, node, pool, shape
+from schedulemesh.engine.messages.stimuli import ClassProbed
+from tests.engine.builders import Mesh, leaving_for, names, node, pool, shape
 
 
 def grouped(**spec):
@@ -93,3 +96,63 @@ def test_an_evaluation_changes_nothing():
     mesh.evaluate(9.0, cpu=4)
     assert len(mesh.facts) == seen
     assert not mesh.ends
+
+
+def loaded(mesh):
+    """The mesh, with a class for which others may be evicted at once."""
+    mesh.handle(ClassProbed(class_key="c"))
+    return mesh
+
+
+def is_told_what_a_submission_does(mesh, priority, pool_name, **need):
+    """The victims that the evaluation names, which are those of a submission."""
+    found = mesh.evaluate(priority, pool_name, **need)
+    seen = len(mesh.facts)
+    mesh.submit("incoming", pool_name, priority, class_key="c", **need)
+    evicted = [f.task_id for f in mesh.facts[seen:] if isinstance(f, EvictionStarted)]
+    assert "incoming" in mesh.state.agents
+    assert sorted(found.victims) == sorted(evicted)
+    assert found.should_preempt == bool(evicted)
+    assert (found.reason is Reason.RESOURCES_AVAILABLE) != bool(evicted)
+    return found.victims
+
+
+def test_nobody_is_a_victim_where_enough_is_leaving_already():
+    mesh = loaded(Mesh(pool("p", gpu=2, cpu=8), nodes=[node("n", gpu=2, cpu=8)]))
+    for name in ("leaves", "stays"):
+        mesh.run(name, "p", 1.0, gpu=1, class_key="c")
+    mesh.cancel("leaves")
+    assert is_told_what_a_submission_does(mesh, 9.0, "p", gpu=1) == ()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_nobody_is_a_victim_where_the_start_of_a_borrower_is_cancelled(waits):
+    mesh = loaded(
+        Mesh(
+            pool("a", gpu=4, cpu=4, lending={"cohort": "k"}),
+            pool("b", cpu=4, lending={"cohort": "k"}),
+            nodes=[node("n", gpu=4, cpu=8)],
+        )
+    )
+    for name, priority in (("runs", 50.0), ("other", 1.0)):
+        mesh.queue(name, "b", priority, gpu=2, class_key="c", on_preempted="requeue")
+        if waits or name == "runs":
+            mesh.report(name, capabilities=("save_state",))
+    mesh.now += 3600
+    if waits:
+        mesh.queue("waits", "b", 9.0, gpu=2, class_key="c")
+        assert leaving_for(mesh.state.agents["waits"]) == ["other"]
+    assert is_told_what_a_submission_does(mesh, 1.0, "a", gpu=2) == ()
+
+
+def test_extra_members_of_elastic_gangs_are_the_victims_where_they_are_enough():
+    mesh = loaded(Mesh(pool("p", gpu=4, cpu=8), nodes=[node("n", gpu=4, cpu=8)]))
+    payload = GangPayload(replicas=4)
+    mesh.queue("g", "p", 1.0, bundles=[{"gpu": 1}] * 2, payload=payload, class_key="c")
+    mesh.make_all()
+    mesh.report("g", capabilities=("save_state",))
+    mesh.tick(1.0)
+    for name in list(mesh.starts):
+        mesh.report(name, capabilities=("save_state",))
+    victims = is_told_what_a_submission_does(mesh, 9.0, "p", gpu=2)
+    assert sorted(victims) == ["g-2", "g-3"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.decide import understand
-from schedulemesh.engine.admission.evictions import Case, evict, reclaim, room_of_idle
+from schedulemesh.engine.admission.evictions import plan_for
 from schedulemesh.engine.messages.outcomes import Candidate, Evaluation, Refused
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -17,7 +19,7 @@ from schedulemesh.engine.preemption.candidates import Candidates, dominant
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.reclaim import Borrowers
-from schedulemesh.engine.preemption.sites import KnownNodes
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -37,19 +39,16 @@ def evaluate(
     )
     veto = plugin_veto(strategies, state.preemption, incoming, query_view(query), now)
     limits = Limits(state, query.pool_name, now)
-    victims: tuple[str, ...] = ()
+    chosen: tuple[Candidate, ...] = ()
     candidates = Candidates(state.preemption, state.running, incoming, now, veto, limits)
     if query.resources is not None:
-        chosen = _victims(Transaction(state, now, strategies), query, veto, limits)
-        if isinstance(chosen, Evaluation):
-            return chosen
-        victims = tuple(victim.task_id for victim in chosen)
-        by_reclaim = [victim.reason is PreemptionReason.RECLAIM for victim in chosen]
-        if any(by_reclaim):
-            borrowers = Borrowers(state, incoming, now, veto)
-            mixed = not all(by_reclaim)
-            candidates = BorrowersAndOthers(borrowers, candidates) if mixed else borrowers
-    first = tuple(candidates.in_order(first=max(1, query.limit)))
+        plan = _plan(Transaction(state, now, strategies), query, veto, limits)
+        if isinstance(plan, Evaluation):
+            return plan
+        chosen = () if plan is None else evicted_tasks(plan.victims)
+        candidates = _asked(candidates, chosen, Borrowers(state, incoming, now, veto))
+    first = tuple(candidates.in_order(first=max(1, query.limit))) or chosen
+    victims = tuple(victim.task_id for victim in chosen)
     if first and (victims or query.resources is None):
         return Evaluation(
             should_preempt=True, candidates=first[: max(0, query.limit)], victims=victims
@@ -62,11 +61,21 @@ def evaluate(
     )
 
 
-def _victims(
+def _asked(
+    candidates: Candidates, victims: Sequence[Candidate], borrowers: Borrowers
+) -> Candidates:
+    """The candidates among which these victims were chosen."""
+    by_reclaim = [victim.reason is PreemptionReason.RECLAIM for victim in victims]
+    if not any(by_reclaim):
+        return candidates
+    return borrowers if all(by_reclaim) else BorrowersAndOthers(borrowers, candidates)
+
+
+def _plan(
     tx: Transaction, query: PreemptionQuery, veto: PluginVeto | None, limits: Limits
-) -> tuple[Candidate, ...] | Evaluation:
-    """The tasks that a submission like this would evict (none: no eviction would make room for it), or the
-    answer that says why nobody need, or why nothing helps.
+) -> EvictionPlan | Evaluation | None:
+    """How a submission like this would get room (None: no eviction would make it), or the answer that says
+    why nobody need be evicted, or why nothing helps.
     """
     submission = TaskSubmitted(
         agent=AgentSpec(
@@ -80,8 +89,7 @@ def _victims(
     request = understand(tx, submission)
     if isinstance(request, Refused):
         return Evaluation(should_preempt=False, reason=request.reason)
-    if request.fits_now or room_of_idle(tx, request) is not None:
+    plan = None if request.fits_now else plan_for(tx, request, veto, limits)
+    if request.fits_now or (plan is not None and not plan.victims):
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
-    case = Case(tx=tx, request=request, veto=veto, limits=limits, known=KnownNodes())
-    plan = reclaim(case) or evict(case)
-    return () if plan is None else evicted_tasks(plan.victims)
+    return plan
