@@ -1,4 +1,4 @@
-"""Which starts of borrowers are cancelled for an owner: of the sets that are enough, the one that costs least.
+"""Which starts of borrowers are cancelled for an owner: of the sets that suffice, the one that costs least.
 
 With all starts that may be cancelled as few tasks as possible are evicted beside them. From there
 
