@@ -123,7 +123,7 @@ def test_gangs_grow_further_where_there_are_more_nodes(seed, tmp_path):
     assert found.rehearsed[""].gpu_hours > found.recorded[""].gpu_hours
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 3, 4, 5])
 def test_what_does_not_grow_waits_less_where_there_are_more_nodes(seed, tmp_path):
     _, recording = recording_of(tmp_path, seed, submitted=("lease",), only=NOTHING)
     found = rehearse(recording, Changes(nodes=4, pools={"a": 32, "b": 32}))
