@@ -43,7 +43,7 @@ from schedulemesh.domain.budgets import (
     check_owner_budgets,
 )
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
-from schedulemesh.domain.flavors import Flavor, check_flavors
+from schedulemesh.domain.flavors import MAX_FLAVORS, Flavor, check_flavors
 from schedulemesh.domain.owner_limits import (
     OWNER_ORDERS,
     OwnerLimit,
@@ -268,7 +268,7 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     owner_order: str | UnsetType = UNSET
     budget: Budget | UnsetType | None = UNSET
     owner_budgets: dict[str, Budget] | UnsetType = UNSET
-    flavors: tuple[Flavor, ...] | UnsetType = UNSET
+    flavors: Annotated[tuple[Flavor, ...], msgspec.Meta(max_length=MAX_FLAVORS)] | UnsetType = UNSET
     lending: Lending = {}  # noqa: RUF012  # a struct copies it
 
     def __post_init__(self) -> None:

@@ -373,7 +373,7 @@ def _adopted(state: MeshState, ray_job_id: str) -> Refused | None:
     for agent in state.agents.values():
         if agent.spec.payload.adopts == ray_job_id:
             tasks = state.running.on_agent(agent.spec.name)
-            by = say("by_task", tasks=tuple(tasks)) if tasks else say("by_ending_task")
+            by = say("by_task", tasks=tuple(map(repr, tasks))) if tasks else say("by_ending_task")
             error = say("already_adopted", job=ray_job_id, by=by)
             return Refused(reason=Reason.DUPLICATE_TASK, error_text=error)
     return None
