@@ -583,7 +583,13 @@ class World:
             return False
         account = self.mesh.state.ledger.accounts[other.pool_name]
         need = other.submission.agent.resources
-        return account.spec.cohort is None and not need.fits(account.free)
+        comes = sum_of(
+            share.amount
+            for agent in self.mesh.state.agents.values()
+            for share in agent.shares
+            if isinstance(agent.phase, Ending) and share.pool_name == other.pool_name
+        )
+        return account.spec.cohort is None and not need.fits(account.free + comes)
 
     def _unpromised_on(self, node_id: str) -> Resources:
         """What of a node is free and not promised to an agent that waits for the rest of its claim."""
