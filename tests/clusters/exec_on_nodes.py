@@ -20,8 +20,12 @@ from tests.clusters.nodes import three_nodes
 from tests.drills.nodes import power_off
 from tests.integration.polling import until
 
-#: A driver that runs until it is ended.
-DRIVER = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
+#: A driver that is there to be ended.
+DRIVER = [
+    sys.executable,
+    "-c",
+    "import time; print('begun', flush=True); time.sleep(600)",  # there to be ended
+]
 
 
 def main() -> None:

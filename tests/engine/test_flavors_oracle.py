@@ -11,9 +11,9 @@ import os
 import pytest
 
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.engine.messages.outcomes import Pending, Queued, Refused
+from schedulemesh.engine.messages.outcomes import Pending, Refused
 from tests.engine.builders import Mesh, pool
-from tests.engine.test_alternatives_oracle import MODEL, World, holds
+from tests.engine.test_alternatives_oracle import MODEL, World, end_one, holds, wait
 from tests.engine.test_service import pass_time
 
 STORIES = int(os.environ.get("FLAVOR_STORIES", "20"))
@@ -129,30 +129,12 @@ def submit(world):
     world.settle()
 
 
-def end_one(world):
-    """A task that runs is completed."""
-    running = sorted(world.mesh.state.agents)
-    if running:
-        world.mesh.complete(world.chance.choice(running))
-        world.settle()
-
-
 @pytest.mark.parametrize("seed", range(STORIES))
 def test_the_first_that_fits_else_the_first_that_evictions_free(seed):
     world = FlavoredWorld(seed)
     for _ in range(STEPS):
         world.chance.choice((submit, submit, end_one))(world)
         world.check_flavors()
-
-
-def wait(world):
-    """A task joins the queue."""
-    priority = float(world.chance.randint(1, 5))
-    name, how = world.submission(priority)
-    duration = world.chance.choice((None, 5.0, 50.0))
-    outcome = world.mesh.queue(name, priority=priority, duration=duration, **how)
-    assert isinstance(outcome, (Queued, Refused))
-    world.settle()
 
 
 def check_first(world):
