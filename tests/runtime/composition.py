@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 from schedulemesh.config.settings import SchedulerSettings
@@ -33,6 +34,19 @@ def supervisor(backend, journal_file, *, clock=None, opened=SqlJournal, **settin
         load_strategy=load_strategy,
         clock=clock or SteadyClock(),
     )
+
+
+def stored_bytes(folder):
+    """All that the journal's files in this folder contain now.
+
+    SQLite makes and removes a rollback journal for each commit, also between two steps of a test.
+    """
+    contents = []
+    for path in folder.glob("j.sqlite*"):
+        with contextlib.suppress(FileNotFoundError):
+            contents.append(path.read_bytes())
+    assert any(contents), f"no journal in {folder}"
+    return b"".join(contents)
 
 
 class InThread:

@@ -42,7 +42,7 @@ from schedulemesh.protocol.callers import TokenCaller, bound
 from schedulemesh.protocol.credentials import Credential, hash_of, new_secret, parse_secret
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
-from tests.runtime.composition import InThread, supervisor
+from tests.runtime.composition import InThread, stored_bytes, supervisor
 from tests.runtime.fake_backend import FakeBackend
 from tests.runtime.request_samples import allowed, classes, refused_by_role, sample
 from tests.server.work import CLASS, CPU, submission
@@ -348,7 +348,7 @@ def test_where_a_call_comes_from_is_recorded_as_short_ids(mesh, caplog):
 def test_no_secret_is_shown_or_stored(mesh, tmp_path):
     assert FIRST not in repr(Credential(token=FIRST))
     assert "supervisor" not in repr(AUTH)
-    files = b"".join(path.read_bytes() for path in tmp_path.glob("j.sqlite*"))
+    files = stored_bytes(tmp_path)
     assert FIRST.encode() not in files
     assert AUTH.process_key not in files
 

@@ -17,6 +17,7 @@ from schedulemesh.server.app import MSGPACK
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.reads import LISTINGS, SINGLES
 from schedulemesh.server.task_reads import TASK_READS
+from tests.runtime.composition import stored_bytes
 from tests.server.work import ask, filled, submission, submit
 
 CALLS = [
@@ -181,8 +182,7 @@ def test_a_token_is_shown_once_and_stored_as_a_hash(mesh, api, tmp_path):
     stored = mesh.running.reactor.state.tokens["v"]
     assert stored.secret_hash == hash_of(made["token"])
     assert mesh.reloaded().tokens == mesh.running.reactor.state.tokens
-    journal = b"".join(path.read_bytes() for path in tmp_path.glob("j.sqlite*"))
-    assert made["token"].encode() not in journal
+    assert made["token"].encode() not in stored_bytes(tmp_path)
 
 
 def test_a_name_is_given_once_and_rotation_replaces_the_secret(api):
