@@ -120,7 +120,7 @@ CHINESE: Mapping[str, str] = {
     "outcome": "结果",
     "owner": "负责人",
     "parent": "上级",
-    "part": "部分",
+    "part": "已用比例",
     "per": "周期",
     "phase": "阶段",
     "placement group": "占位组",
