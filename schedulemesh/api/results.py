@@ -81,6 +81,8 @@ class EvaluationResult(TypedDict, total=False):
     should_preempt: bool
     candidates: list[CandidateInfo]
     victims: list[str]
+    #: Tasks on borrowed quota that do not run yet, whose start a submission would cancel; they wait again.
+    cancelled_starts: list[str]
     reason: str | None
     error: str
     turned_away: dict[str, int]

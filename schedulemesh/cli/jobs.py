@@ -27,6 +27,7 @@ from schedulemesh.cli.texts import duration, local_time, megabytes, seconds
 if TYPE_CHECKING:
     from schedulemesh.api.logs import ReadTaskLog
     from schedulemesh.cli.gateway import Gateway
+    from schedulemesh.engine.messages.outcomes import Accepted
     from schedulemesh.protocol.answers import TaskLog
 
 app = typer.Typer()
@@ -369,13 +370,23 @@ def _print_dry_run(gateway: Gateway, fields: dict[str, object]) -> int:
             print(f"earliest start: {local_time(at)}, if what runs ends as estimated")
         code = code_of(error)
         return ExitCode.CONFLICT if code is ExitCode.FAILED else code
-    victims = outcome.preempted if isinstance(outcome, Accepted) else ()
+    if isinstance(outcome, Accepted):
+        _print_start(outcome)
+    return ExitCode.OK
+
+
+def _print_start(outcome: Accepted) -> None:
+    """Print who would give way to a submission that would start now."""
+    victims, starts = outcome.preempted, outcome.cancelled_starts
     print("would start now" + (f", and evict {len(victims)}:" if victims else ""))
     for victim in victims:
         print(
             f"  {victim.task_id} ({victim.reason}), which loses {duration(victim.lost_work)} of work"
         )
-    return ExitCode.OK
+    if starts:
+        print(
+            f"it would cancel the start of {', '.join(starts)}, on quota that its pool takes back"
+        )
 
 
 def _wait_for_job(gateway: Gateway, name: str, *, follow: bool) -> int:

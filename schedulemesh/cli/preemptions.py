@@ -123,6 +123,7 @@ def _evaluation(facts: EvaluationResult) -> Record:
     spared = ", ".join(f"{code} {count}" for code, count in facts["turned_away"].items())
     lines = [
         ("evicts", victims or ("one of these" if facts["should_preempt"] else "nobody")),
+        ("cancels the start of", ", ".join(facts["cancelled_starts"])),
         ("reason", facts["reason"] or ""),
         ("spared", spared),
     ]

@@ -60,7 +60,7 @@ class PreemptionCalls(SchedulerObject):
         Returns ``should_preempt``, ``candidates`` (at most ``limit``, best first), and where none may be
         evicted ``reason`` and ``turned_away`` (tasks by the rule that protects them). With ``resources`` it
         also decides whether an eviction is needed and makes room; ``victims`` are the tasks that a submission
-        would evict.
+        would evict, ``cancelled_starts`` those on borrowed quota that do not run yet and would wait again.
         """
         request = EvaluatePreemption(
             priority=parse_priority(incoming_task_priority, "incoming_task_priority"),

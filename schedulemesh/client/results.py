@@ -52,6 +52,8 @@ class SubmitResult(Result, total=False):
     dry_run: bool
     #: In a dry run: seconds of work that the victims would lose at most.
     lost_work: float
+    #: In a dry run: tasks on borrowed quota that do not run yet, whose start would be cancelled.
+    cancelled_starts: list[str]
     restartable: bool
     state_restored: bool
 
@@ -141,6 +143,7 @@ def submitted(
     if dry_run:
         answer["dry_run"] = True
         answer["lost_work"] = sum(c.lost_work for c in outcome.preempted)
+        answer["cancelled_starts"] = list(outcome.cancelled_starts)
     if outcome.group_path:
         answer["placement_group"] = {
             "id": outcome.group_id,
@@ -194,6 +197,7 @@ def not_evaluated(refused_: Refused) -> EvaluationResult:
         "should_preempt": False,
         "candidates": [],
         "victims": [],
+        "cancelled_starts": [],
         "reason": refused_.reason.value,
         "error": refused_.error,
         "turned_away": {},

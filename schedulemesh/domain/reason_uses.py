@@ -24,6 +24,7 @@ EVALUATION_REASONS = (
     Reason.WOULD_NOT_MAKE_ROOM,
     Reason.NO_RUNNING_TASKS,
     Reason.RESOURCES_AVAILABLE,
+    Reason.STARTS_CANCELLED,
 )
 
 #: Given as ``reason`` of ``explain`` for a task that waits in the queue, beside codes of refusals.

@@ -554,6 +554,10 @@ class Reason(Code):
     )
     NO_RUNNING_TASKS = ("no_running_tasks", "No task is running.")
     RESOURCES_AVAILABLE = ("resources_available", "There is room; nobody has to be evicted.")
+    STARTS_CANCELLED = (
+        "starts_cancelled",
+        "No running task has to be evicted: tasks on borrowed quota that do not run yet wait again.",
+    )
 
 
 #: Refusals because of a shortage; all others are errors of the caller.

@@ -135,6 +135,7 @@ def evaluated(evaluation: Evaluation) -> EvaluationResult:
         "should_preempt": evaluation.should_preempt,
         "candidates": [candidate(c) for c in evaluation.candidates],
         "victims": list(evaluation.victims),
+        "cancelled_starts": list(evaluation.cancelled_starts),
         "reason": None if evaluation.reason is None else evaluation.reason.value,
         "turned_away": counts(evaluation.turned_away),
     }

@@ -113,8 +113,24 @@ def is_told_what_a_submission_does(mesh, priority, pool_name, **need):
     assert "incoming" in mesh.state.agents
     assert sorted(found.victims) == sorted(evicted)
     assert found.should_preempt == bool(evicted)
-    assert (found.reason is Reason.RESOURCES_AVAILABLE) != bool(evicted)
+    needless = (Reason.RESOURCES_AVAILABLE, Reason.STARTS_CANCELLED)
+    assert (found.reason in needless) != bool(evicted)
+    assert bool(found.cancelled_starts) == (found.reason is Reason.STARTS_CANCELLED)
     return found.victims
+
+
+def test_a_start_that_an_owner_cancels_is_named():
+    mesh = loaded(Mesh(nodes=[node("n", gpu=8, cpu=8)]))
+    for name, gpus in (("borrows", 2), ("owns", 2), ("idle", 4)):
+        mesh.resize(pool(name, gpu=gpus, cpu=gpus, lending={"cohort": "c"}))
+    mesh.queue("starts", "borrows", gpu=8, cpu=8, class_key="c")
+    answer = mesh.evaluate(9.0, "owns", gpu=2, cpu=2)
+    assert (answer.should_preempt, answer.victims) == (False, ())
+    assert (answer.reason, answer.cancelled_starts) == (Reason.STARTS_CANCELLED, ("starts",))
+    dry = mesh.dry("incoming", "owns", 9.0, gpu=2, cpu=2, class_key="c")
+    assert (dry.preempted, dry.cancelled_starts) == ((), ("starts",))
+    mesh.queue("incoming", "owns", 9.0, gpu=2, cpu=2, class_key="c")
+    assert leaving_for(mesh.state.agents["incoming"]) == ["starts"]
 
 
 def test_nobody_is_a_victim_where_enough_is_leaving_already():

@@ -221,6 +221,7 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
     "would_not_make_room": ("its eviction would not make room", "抢占它也腾不出所需资源"),
     "no_running_tasks": ("no task is running", "没有运行中的任务"),
     "resources_available": ("there is room", "资源充足"),
+    "starts_cancelled": ("starts of borrowers are cancelled", "取消借用方的启动"),
 }
 _EVICTIONS: Mapping[str, tuple[str, str]] = {
     "label_based_preemption": ("Label rule", "标签规则"),

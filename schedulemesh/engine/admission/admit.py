@@ -201,6 +201,7 @@ def would_run(state: MeshState, request: Request, plan: EvictionPlan | None) -> 
         labels=_labels(state, request),
         task_id=None if task is None else task.task_id,
         preempted=() if plan is None else evicted_tasks(plan.victims),
+        cancelled_starts=() if plan is None else tasks_to_start(state, plan.revoked),
         node_id=node_id,
         restartable=agent.restartable,
         group_id=(
@@ -209,6 +210,12 @@ def would_run(state: MeshState, request: Request, plan: EvictionPlan | None) -> 
         group_path="" if assignment is None else assignment.path,
         whole_pool=request.quota_need == state.ledger.accounts[request.pool_name].spec.resources,
     )
+
+
+def tasks_to_start(state: MeshState, agents: Iterable[str]) -> tuple[str, ...]:
+    """The tasks that these agents are to start, by id; an agent without a task stands for itself."""
+    running = state.running
+    return tuple(name for agent in agents for name in (running.on_agent(agent) or (agent,)))
 
 
 def _assignment(request: Request, plan: EvictionPlan | None) -> Assignment | None:

@@ -8,6 +8,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.admission.admit import tasks_to_start
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.evictions import plan_for
 from schedulemesh.engine.messages.outcomes import Candidate, Evaluation, Refused
@@ -40,18 +41,23 @@ def evaluate(
     veto = plugin_veto(strategies, state.preemption, incoming, query_view(query), now)
     limits = Limits(state, query.pool_name, now)
     chosen: tuple[Candidate, ...] = ()
+    starts: tuple[str, ...] = ()
     candidates = Candidates(state.preemption, state.running, incoming, now, veto, limits)
     if query.resources is not None:
         plan = _plan(Transaction(state, now, strategies), query, veto, limits)
         if isinstance(plan, Evaluation):
             return plan
-        chosen = () if plan is None else evicted_tasks(plan.victims)
+        if plan is not None:
+            chosen, starts = evicted_tasks(plan.victims), tasks_to_start(state, plan.revoked)
         candidates = _asked(candidates, chosen, Borrowers(state, incoming, now, veto))
     first = tuple(candidates.in_order(first=max(1, query.limit))) or chosen
     victims = tuple(victim.task_id for victim in chosen)
     if first and (victims or query.resources is None):
         return Evaluation(
-            should_preempt=True, candidates=first[: max(0, query.limit)], victims=victims
+            should_preempt=True,
+            candidates=first[: max(0, query.limit)],
+            victims=victims,
+            cancelled_starts=starts,
         )
     turned_away = candidates.turned_away()
     return Evaluation(
@@ -90,6 +96,12 @@ def _plan(
     if isinstance(request, Refused):
         return Evaluation(should_preempt=False, reason=request.reason)
     plan = None if request.fits_now else plan_for(tx, request, veto, limits)
-    if request.fits_now or (plan is not None and not plan.victims):
+    if not request.fits_now and (plan is None or plan.victims):
+        return plan
+    if plan is None or not plan.revoked:
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
-    return plan
+    return Evaluation(
+        should_preempt=False,
+        reason=Reason.STARTS_CANCELLED,
+        cancelled_starts=tasks_to_start(tx.state, plan.revoked),
+    )

@@ -76,6 +76,8 @@ class Accepted(Outcome, tag="accepted", frozen=True, kw_only=True):
     task_id: str | None = None
     #: The tasks that were evicted for it, highest score first.
     preempted: tuple[Candidate, ...] = ()
+    #: In a dry run: the tasks on borrowed quota that do not run yet and whose start would be cancelled.
+    cancelled_starts: tuple[str, ...] = ()
     node_id: str | None = None
     restartable: bool = True
     #: Whether a saved state was restored into its object; None: there was none.
@@ -214,3 +216,5 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     turned_away: dict[Reason, int] = {}
     #: The tasks that a submission of these resources would evict.
     victims: tuple[str, ...] = ()
+    #: The tasks on borrowed quota that do not run yet and whose start it would cancel.
+    cancelled_starts: tuple[str, ...] = ()
