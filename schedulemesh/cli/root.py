@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -82,8 +83,23 @@ GROUPS = {
 }
 
 
+#: The error of a command line that is wrong: of click or, in later versions of typer, of its own copy.
+_UsageError: Any = typer.BadParameter.__base__
+
+
 class GroupedCommands(TyperGroup):
     """Lists the commands by what they are for, each with its whole first sentence."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what stands before the command; an option of a command is told where it belongs."""
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            if option := getattr(error, "option_name", ""):
+                error.message += (
+                    f" before the command; is it one of the command? Then: COMMAND {option}"
+                )
+            raise
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """Write the commands into a help text."""
@@ -121,10 +137,34 @@ def _show_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
+#: The options of every command that may also stand before it, with the variable that says the same.
+_VARIABLES = {
+    "name": "SCHEDULEMESH_NAME",
+    "namespace": "SCHEDULEMESH_NAMESPACE",
+    "address": "RAY_ADDRESS",
+    "lang": "SCHEDULEMESH_LANG",
+}
+
+
+def _for_command(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> None:
+    """Give an option that stands before the command to the command, as if its variable were set."""
+    del context
+    if value is not None:
+        os.environ[_VARIABLES[parameter.name or ""]] = value
+
+
+def _before_command(option: str) -> Any:
+    return typer.Option(option, callback=_for_command, is_eager=True, hidden=True)
+
+
 def _options(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
+    name: Annotated[str | None, _before_command("--name")] = None,
+    namespace: Annotated[str | None, _before_command("--namespace")] = None,
+    address: Annotated[str | None, _before_command("--address")] = None,
+    lang: Annotated[Literal["en", "zh"] | None, _before_command("--lang")] = None,
 ) -> None:
-    """Options of the command itself."""
+    """Options of the command itself, and of every command where they stand before it."""

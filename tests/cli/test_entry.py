@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -51,6 +52,31 @@ def test_help_tells_of_one_command_and_of_its_subcommands(run):
     done = run("help", "queu")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "did you mean 'queue'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "value"),
+    [
+        (["--name", "lab"], "SCHEDULEMESH_NAME", "lab"),
+        (["--namespace=n"], "SCHEDULEMESH_NAMESPACE", "n"),
+        (["--address", "http://127.0.0.1:1"], "RAY_ADDRESS", "http://127.0.0.1:1"),
+        (["--lang", "zh"], "SCHEDULEMESH_LANG", "zh"),
+    ],
+)
+def test_options_of_every_command_may_stand_before_it(run, monkeypatch, words, variable, value):
+    monkeypatch.setenv(variable, "")
+    done = run(*words, "plugins")
+    assert done.exit_code == 0, done.stderr
+    assert os.environ[variable] == value
+
+
+def test_another_option_before_the_command_is_told_where_it_belongs(run):
+    done = run("-o", "json", "pools")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "No such option: -o before the command" in done.stderr
+    assert "COMMAND -o" in done.stderr
+    done = run("--lang", "fr", "pools")
+    assert (done.exit_code, "before the command" in done.stderr) == (2, False)
 
 
 def test_status_loads_neither_other_commands_nor_ray():
