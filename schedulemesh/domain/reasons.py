@@ -73,8 +73,9 @@ class Reason(Code):
     CLUSTER_OUT_OF_RESOURCES = (
         "cluster_out_of_resources",
         (
-            "No node could hold it even when idle, or work outside ScheduleMesh has taken the "
-            "room. Ask for less, add a node, or submit it again later."
+            "No node could hold it even when idle, or only without the reserved placement groups of other "
+            "pools, or work outside ScheduleMesh has taken the room. Ask for less, add a node, have those "
+            "pools reserve less, or submit it again later."
         ),
     )
     EXTERNAL_DEMAND = (

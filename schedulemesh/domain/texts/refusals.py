@@ -144,6 +144,23 @@ _NODES: Mapping[str, tuple[str, str]] = {
         "the cluster as it is now could not hold the placement group {shape}, even empty: {why}",
         "即使空闲，现有集群也放不下占位组 {shape}：{why}",
     ),
+    "no_room_beside_reserved": (
+        (
+            "no node{which} of the cluster as it is now could hold {need} beside the reserved placement "
+            "groups of pool {pools:, }, even if nothing else ran: {why}"
+        ),
+        (
+            "即使没有其他任务运行，除去资源池 {pools:、} 的预留占位组，集群现有节点{which}也放不下 {need}："
+            "{why}"
+        ),
+    ),
+    "no_room_beside_reserved_hint": (
+        (
+            "Have pool {pools:, } keep fewer reserved placement groups (high_priority_pg_specs), add a node, "
+            "or ask for less"
+        ),
+        "减少资源池 {pools:、} 的预留占位组（high_priority_pg_specs），或增加节点，或减少申请量",
+    ),
     "group_is_made": ("it is being made", "正在创建"),
     "bundle": ("bundle {number} ({need})", "bundle {number}（{need}）"),
     "bundle_lacks": ("{which}: {why}", "{which}：{why}"),

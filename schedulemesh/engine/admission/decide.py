@@ -57,6 +57,7 @@ from schedulemesh.engine.placement.group_choice import (
     may_have_groups,
 )
 from schedulemesh.engine.placement.plugin_views import submitted_view
+from schedulemesh.engine.placement.reserved_room import could_hold
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import EvictionPlan
@@ -250,7 +251,7 @@ def understand_alone(
         waits = payment.short != NOTHING
         shape = shape_on_node(agent, need)
         node = tx.strategies.choose_node(state.cluster, shape, view, waits=waits)
-        if node is None and not state.cluster.could_ever(shape):
+        if node is None and not could_hold(state, shape):
             refused = refusals.cluster_out_of_resources(state, shape)
             return _of_size(stimulus, refused, pool_name, need)
     return Request(

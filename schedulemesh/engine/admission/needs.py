@@ -19,6 +19,7 @@ from schedulemesh.engine.placement.group_choice import (
     could_ever_have,
     group_request_of,
 )
+from schedulemesh.engine.placement.reserved_room import could_hold
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short, pay_with_loans
@@ -129,7 +130,7 @@ def could_start_alone_in(state: MeshState, task: QueuedTask) -> bool:
     group_request = groups_asked(state, task.submission, task.pool_name, need)
     if group_request is not None:
         return could_ever_have(state, group_request)
-    return state.cluster.could_ever(shape_on_node(task.submission.agent, need))
+    return could_hold(state, shape_on_node(task.submission.agent, need))
 
 
 def claim_payment(state: MeshState, pool_name: str, need: Resources, client: str | None) -> Payment:

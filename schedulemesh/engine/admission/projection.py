@@ -21,6 +21,7 @@ from schedulemesh.engine.placement.group_choice import (
 )
 from schedulemesh.engine.placement.leaving import Leaving, all_leaving, release_all, unclaimed_quota
 from schedulemesh.engine.placement.minimise import release_until
+from schedulemesh.engine.placement.reserved_room import kept_keys, most_free
 from schedulemesh.engine.placement.scenario import (
     Demand,
     Removal,
@@ -270,14 +271,21 @@ class Projection:
         smallest = least(shape.bundles)
         count = max(_NODES, _NODES_PER_BUNDLE * len(shape.bundles))
         cluster = self._state.cluster
-        able = cluster.emptiest(len(cluster.nodes) if shape.node_labels else count)
-        able = (n for n in able if smallest.fits(n.total) and has_labels(n, shape))
-        nodes = {n.node_id: n for n in (islice(able, count) if shape.node_labels else able)}
+        passes_many = bool(shape.node_labels) or self._state.groups.reserved_groups > 0
+        able = cluster.emptiest(len(cluster.nodes) if passes_many else count)
+        able = (n for n in able if self._may_be_on(n, smallest, shape))
+        nodes = {n.node_id: n for n in (islice(able, count) if passes_many else able)}
         for node_id in self._leaving:
             node = cluster.nodes.get(node_id)
-            if node and not node.cordoned and smallest.fits(node.total) and has_labels(node, shape):
+            if node and not node.cordoned and self._may_be_on(node, smallest, shape):
                 nodes[node_id] = node
         return iter(nodes.values())
+
+    def _may_be_on(self, node: Node, smallest: Resources, shape: GroupShape) -> bool:
+        """Whether a bundle of this shape, ``smallest`` at least, could be on a node if nothing ran."""
+        if not smallest.fits(node.total) or not has_labels(node, shape):
+            return False
+        return smallest.fits(most_free(self._state, node))
 
     def _in_group(self, group_request: GroupRequest, nodes: list[Node]) -> Reservation | None:
         """When there is a group that it may have, or room for a new one; None: nobody knows."""
@@ -335,14 +343,18 @@ class Projection:
             key=lambda n: (n.node_id not in prefer, self._shortage(smallest, n), n.node_id),
         )
         removals = [
-            Removal(name=n.node_id, allocations=tuple((n.node_id, key) for key in n.allocations))
-            for n in order
+            Removal(name=n.node_id, allocations=tuple(self._removable_on(n))) for n in order
         ]
         demand = Demand(shape=shape, only_nodes=tuple(node.node_id for node in nodes))
         scenario = Scenario(Room(self._state.cluster, waits=True), demand)
         taken = release_until(scenario, removals, scenario.has_place)
         placement = None if taken is None else scenario.placement()
         return None if placement is None else Reservation(node_ids=placement.node_ids)
+
+    def _removable_on(self, node: Node) -> Iterator[tuple[str, str]]:
+        """The allocations on a node but for those of placement groups that stay."""
+        staying = kept_keys(self._state, node)
+        return ((node.node_id, key) for key in node.allocations if key not in staying)
 
     def _shortage(self, need: Resources, node: Node) -> float:
         """The largest part of the CPU, memory or GPU needed that is not free on the node: 0.0 to 1.0."""

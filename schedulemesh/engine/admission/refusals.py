@@ -31,6 +31,11 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment, no_placement
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
+from schedulemesh.engine.placement.reserved_room import (
+    only_lacks_reserved_room,
+    pools_in_the_way,
+    room_beside,
+)
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -174,6 +179,8 @@ def no_flavor(
 
 def cluster_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     """The task does not fit on any node that has the labels it asks for, even on an idle one."""
+    if only_lacks_reserved_room(state, shape):
+        return _no_room_beside_reserved(state, shape)
     need, every = shape.bundles[0], state.cluster.nodes.values()
     totals = {node.total for node in every if has_labels(node, shape)}
     if not totals:
@@ -415,6 +422,8 @@ def conflicting_options(pool_name: str) -> Refused:
 
 def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     """The group does not fit on the cluster, even on an idle one."""
+    if only_lacks_reserved_room(state, shape):
+        return _no_room_beside_reserved(state, shape)
     placement = Room(state.cluster, total=True).place(shape)
     short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
     return Refused(
@@ -422,6 +431,29 @@ def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
         error_text=say("group_even_empty", shape=str(shape), why=_why(shape, placement)),
         short_node=short,
         hint_text=_bytes_hint(max(shape.bundles, key=lambda bundle: bundle.memory)),
+    )
+
+
+def _no_room_beside_reserved(state: MeshState, shape: GroupShape) -> Refused:
+    """Reserved placement groups take the room that it would have on idle nodes."""
+    placement = room_beside(state).place(shape)
+    short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
+    pool_names = pools_in_the_way(state, shape)
+    pools: list[Text] = [repr(name) for name in pool_names[:NAMED]]
+    if len(pool_names) > NAMED:
+        pools.append(say("other_pools"))
+    need = shape.bundles[0] if len(shape.bundles) == 1 else str(shape)
+    return Refused(
+        reason=Reason.CLUSTER_OUT_OF_RESOURCES,
+        error_text=say(
+            "no_room_beside_reserved",
+            which=_with_labels(shape) if len(shape.bundles) == 1 else "",
+            need=need,
+            pools=pools,
+            why=_why(shape, placement) if len(shape.bundles) > 1 else _closest(placement),
+        ),
+        short_node=short,
+        hint_text=say("no_room_beside_reserved_hint", pools=pools),
     )
 
 
@@ -533,12 +565,21 @@ def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> Sentenc
     which = say("bundle", number=placement.bundle, need=need) if len(shape.bundles) > 1 else need
     if placement.node_id is None:
         return say("bundle_lacks", which=which, why=placement.reason or say("no_nodes_yet"))
-    why = say("closest_lacks", node=placement.node_id, short=placement.short)
-    if not placement.short:
-        why = say("closest_no_device", node=placement.node_id)
+    why = _closest(placement)
     if placement.reason:
         why = say("two_parts", first=why, second=placement.reason)
     return say("bundle_lacks", which=which, why=why)
+
+
+def _closest(placement: BundlePlacement | NoPlacement) -> Sentence:
+    """What the closest node lacks."""
+    if isinstance(placement, BundlePlacement):
+        return say("group_is_made")
+    if placement.node_id is None:
+        return say("no_nodes_yet")
+    if placement.short:
+        return say("closest_lacks", node=placement.node_id, short=placement.short)
+    return say("closest_no_device", node=placement.node_id)
 
 
 def loss_of(state: MeshState, agent: Agent, death: Death | None, hosts: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
+from schedulemesh.engine.placement.reserved_room import could_hold
 from schedulemesh.engine.placement.scenario import (
     Demand,
     Removal,
@@ -42,9 +43,6 @@ FOR_GANGS = GroupsSpec(max_dynamic=sys.maxsize, reuse=False, strategy="PACK")
 
 ItemT = TypeVar("ItemT", bound=Group | Removal)
 
-#: How many shapes are kept of which is known whether empty nodes could hold them.
-_SHAPES = 1_000
-
 
 class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an incoming task asks of its pool's groups."""
@@ -58,6 +56,8 @@ class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: The reserved shape that it may have while a group of that shape is free and no entitled task waits:
     #: set where its priority is just below that of entitled tasks.
     spare: GroupShape | None = None
+    #: The reserved shape that it may have if its priority entitles it; None: none is large enough.
+    closest: GroupShape | None = None
     #: The labels that the task asks for itself; the nodes of any group that it gets must have them.
     node_labels: NodeLabels = ()
 
@@ -116,6 +116,7 @@ def group_request_of(
         shape=shape,
         reserved=closest if may_reserved else None,
         spare=closest if priority == spec.entitled_above and not may_reserved else None,
+        closest=closest,
         node_labels=node_labels,
     )
 
@@ -303,7 +304,7 @@ def is_removed_with(group: Group, agent_name: str) -> bool:
 
 
 def could_ever_have(state: MeshState, group_request: GroupRequest) -> bool:
-    """Whether the incoming task could ever have a group: a reserved one, or a new one on empty nodes; or one
+    """Whether the incoming task could ever have a group: a reserved one, or a new one if nothing ran; or one
     that is there, where its pool makes no new ones any more.
     """
     if not may_have_groups(group_request):
@@ -312,14 +313,28 @@ def could_ever_have(state: MeshState, group_request: GroupRequest) -> bool:
         return any(suits(state, group_request, group) for group in groups)
     if not state.nodes_known:
         return True
-    reserved = group_request.reserved or group_request.spare
+    # A task that is entitled to no reserved group yet may get another priority.
+    reserved = group_request.closest
     if reserved is not None:
         labels = (*reserved.node_labels, *group_request.node_labels)
-        if _could_ever_hold(state, msgspec.structs.replace(reserved, node_labels=labels)):
+        shape = msgspec.structs.replace(reserved, node_labels=labels)
+        if _is_there(state, group_request, reserved) or could_hold(state, shape):
             return True
     may_make = _makes_groups(group_request.spec)
-    # A task that is entitled to no reserved group yet may get another priority.
-    return (may_make or reserved is None) and _could_ever_hold(state, group_request.shape)
+    return (may_make or reserved is None) and could_hold(state, group_request.shape)
+
+
+def _is_there(state: MeshState, group_request: GroupRequest, reserved: GroupShape) -> bool:
+    """Whether a reserved group of this shape is on nodes with the labels that the task asks for."""
+    nodes, table, labels = state.cluster.nodes, state.groups, group_request.node_labels
+    groups = map(table.by_id.__getitem__, table.of_pool.get(group_request.pool_name, ()))
+    return any(
+        group.reserved
+        and group.shape == reserved
+        and group.phase is not GroupPhase.ENDING
+        and all(n in nodes and selects(labels, nodes[n].labels) for n in group.node_ids)
+        for group in groups
+    )
 
 
 def may_have_groups(group_request: GroupRequest) -> bool:
@@ -330,15 +345,6 @@ def may_have_groups(group_request: GroupRequest) -> bool:
 def _makes_groups(spec: GroupsSpec) -> bool:
     """Whether a pool creates groups for its tasks."""
     return spec.dynamic and spec.max_dynamic >= 1
-
-
-def _could_ever_hold(state: MeshState, shape: GroupShape) -> bool:
-    shapes = state.cluster.could_ever_hold
-    if shape not in shapes:
-        if len(shapes) >= _SHAPES:
-            shapes.clear()
-        shapes[shape] = Room(state.cluster, total=True).placement(shape) is not None
-    return shapes[shape]
 
 
 def _size(shape: GroupShape) -> tuple[int, int, int, int]:

@@ -163,8 +163,10 @@ class FreeNode:
         """Free (-1: take) so much CPU, memory and custom resources, and these devices."""
         gpu = 0
         for i, units in devices.units:
-            self.devices[i] += sign * units
-            gpu += units
+            # A node that is taken as wholly free has only the devices that it has now.
+            if i < len(self.devices):
+                self.devices[i] += sign * units
+                gpu += units
         if gpu:
             amount = Resources(cpu=amount.cpu, memory=amount.memory, gpu=gpu, custom=amount.custom)
         self.amounts = self.amounts + amount if sign > 0 else self.amounts - amount

@@ -150,6 +150,8 @@ class GroupTable:
         self._living: dict[_Kind, int] = {}
         #: By pool name and whether reserved.
         self._placed: dict[tuple[str, bool], int] = {}
+        #: The number of reserved groups of all pools, without those that are being removed.
+        self.reserved_groups = 0
 
     def define(self, pool_name: str, spec: GroupsSpec | None) -> None:
         """Set the definition of the pool's groups."""
@@ -191,7 +193,7 @@ class GroupTable:
         self._named = {one(pool): shapes for pool, shapes in self._named.items()}
         self.by_id, self.ending, self.changed = {}, {}, True
         self._lacking, self._free, self._coming = {}, {}, {}
-        self._living, self._placed = {}, {}
+        self._living, self._placed, self.reserved_groups = {}, {}, 0
         for group in groups:
             group.pool_name = one(group.pool_name)
             self.add(group)
@@ -314,7 +316,7 @@ class GroupTable:
         for pool_name, shapes in self._named.items():
             for shape in shapes:
                 fresh._look(pool_name, shape)
-        for field in ("_coming", "_living", "_placed", "_lacking", "ending"):
+        for field in ("_coming", "_living", "_placed", "reserved_groups", "_lacking", "ending"):
             if getattr(fresh, field) != getattr(self, field):
                 raise AssertionError(f"{field.lstrip('_')} is not what the groups are")
 
@@ -323,6 +325,7 @@ class GroupTable:
         if not group.shape.virtual:
             _add(self._placed, (group.pool_name, group.reserved), by)
         if group.reserved:
+            self.reserved_groups += by
             self._look(group.pool_name, group.shape)
 
     def _look(self, pool_name: str, shape: GroupShape) -> None:

@@ -189,6 +189,8 @@ class MeshState:
         if kind not in OF_WAITING_TASKS:
             self.spared.revision += 1
             self.spared.leaving = None
+            if self.spared.beside_reserved:
+                self.spared.beside_reserved = {}
         self._apply[kind](fact)
         while self.arrays.turned:
             self.queue.sort_array(self.arrays.turned.popitem()[0])

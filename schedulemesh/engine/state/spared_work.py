@@ -26,7 +26,8 @@ class SparedWork:
     """What was found out about tasks that wait, for one revision of the state."""
 
     def __init__(self) -> None:
-        #: Increases with every fact that is not ``OF_WAITING_TASKS``, which then clears ``leaving``.
+        #: Increases with every fact that is not ``OF_WAITING_TASKS``, which then clears ``leaving``
+        #: and ``beside_reserved``.
         self.revision = 0
         #: By task: the revision in which nothing made room for it, from when until when that holds, and
         #: whether there were candidates for an eviction.
@@ -35,7 +36,9 @@ class SparedWork:
         self._starts: dict[str, tuple[int, Reservation]] = {}
         #: What is leaving, as ``placement.leaving`` has worked it out in this revision; None: not yet.
         self.leaving: Any = None
-        #: The same by agents for which nobody waits, of the last revision in which that was worked out.
+        #: By shape: whether the nodes could hold it beside the reserved placement groups, in this revision.
+        self.beside_reserved: dict[Any, bool] = {}
+        #: What is leaving by agents for which nobody waits, of the last revision that has asked for it.
         self.leaving_alone: dict[str, Any] = {}
 
     def note_in_vain(self, task_id: str, now: float, until: float, *, searched: bool) -> None:
