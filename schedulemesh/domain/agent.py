@@ -198,8 +198,14 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     def as_chosen(self, chosen: AgentSpec) -> AgentSpec:
         """The agent in the alternative and the flavor of another one that may run in the same ways."""
-        agent = self.with_alternative(chosen.alternative) if self.alternatives else self
-        return msgspec.structs.replace(agent, flavor=chosen.flavor, node_labels=chosen.node_labels)
+        return msgspec.structs.replace(
+            self,
+            alternative=chosen.alternative,
+            flavor=chosen.flavor,
+            node_labels=chosen.node_labels,
+            resources=chosen.resources,
+            bundles=chosen.bundles,
+        )
 
     @property
     def process_names(self) -> tuple[str, ...]:

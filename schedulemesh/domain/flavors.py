@@ -90,7 +90,8 @@ def _from_units(units: dict[str, int]) -> Resources:
     )
 
 
-def covered_kinds(flavors: Iterable[Flavor]) -> frozenset[str]:
+@lru_cache(maxsize=4096)
+def covered_kinds(flavors: tuple[Flavor, ...]) -> frozenset[str]:
     """The kinds of which a pool has quota by flavor alone."""
     return frozenset(kind for flavor in flavors for kind in flavor.kinds)
 
@@ -110,6 +111,7 @@ def _without(quota: Resources, flavors: tuple[tuple[str, tuple[str, ...]], ...])
     return _from_units(units)
 
 
+@lru_cache(maxsize=4096)
 def flavors_for(
     flavors: tuple[Flavor, ...], need: Resources, node_labels: NodeLabels
 ) -> tuple[Flavor, ...]:

@@ -65,6 +65,17 @@ def test_the_first_flavor_in_which_it_starts_is_taken(kind):
     assert refused.short_quota == amount(custom={"gpu@h100": 1})
 
 
+def test_alternatives_whose_pools_have_different_flavors_are_refused():
+    small = pool("p", labels={"team": "a"}, flavors={"h100": H100}, **quota(h100=1))
+    large = pool("q", labels={"team": "a"}, flavors=BOTH, **quota(h100=2, a100=2))
+    m = mesh(small, large, h=1, a=1)
+    for name, labels in (("x", H100), ("y", A100)):
+        assert run(m, name, "q", priority=9.0, gpu=1, node_labels=labels).flavor is not None
+    both = {"selector": {"team": "a"}, "gpu": 1, "fallbacks": [{"takes": {"gpu": 2}}]}
+    refused = m.submit("z", "", **both)
+    assert "priority 14 would be enough" in refused.error
+
+
 def test_a_selector_chooses_among_the_flavors():
     m = one_pool()
     assert run(m, "x", gpu=1, node_labels=A100).taken_flavor == "a100"

@@ -84,6 +84,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     others: tuple[Request, ...] = ()
     #: The submission in the ways that come after one that fits, which were not looked at.
     untried: tuple[TaskSubmitted, ...] = ()
+    #: In how many ways the agent may run, those included in which it surely never fits.
+    ways: int = 1
 
     @property
     def each_alternative(self) -> tuple[Request, ...]:

@@ -72,7 +72,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_joining import as_joined, leads_class
 from schedulemesh.engine.state.quota import Payment
-from schedulemesh.engine.state.ways import has_ways, ways_of
+from schedulemesh.engine.state.ways import ways_of
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
@@ -160,13 +160,18 @@ def understand(
         if isinstance(answer, Refused):
             refused.append(answer)
         elif answer.fits_now:
-            untried = submissions[number:]
-            return msgspec.structs.replace(answer, others=tuple(requests), untried=untried)
+            return msgspec.structs.replace(
+                answer,
+                others=tuple(requests),
+                untried=submissions[number:],
+                ways=len(submissions),
+            )
         else:
             requests.append(answer)
     if not requests:
-        return refusals.no_alternative([each.agent for each in submissions], refused)
-    return msgspec.structs.replace(requests[0], others=tuple(requests[1:]))
+        agents = [each.agent for each in submissions]
+        return refusals.no_alternative(agents, refused, len(submissions))
+    return msgspec.structs.replace(requests[0], others=tuple(requests[1:]), ways=len(submissions))
 
 
 def _ways_of(tx: Transaction, stimulus: TaskSubmitted) -> tuple[TaskSubmitted, ...]:
@@ -415,18 +420,9 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
             return outcome
     if refused is not None:
         return refused
+    agents = [search.request.stimulus.agent for search in searches]
     answers = [_no_victim(tx, search) for search in searches]
-    return refusals.no_alternative(_agents_of(tx, request), answers)
-
-
-def _agents_of(tx: Transaction, request: Request) -> list[AgentSpec]:
-    """The agent of a request in each way in which it may run."""
-    stimulus = request.stimulus
-    if not has_ways(tx.state.ledger, stimulus) and stimulus.agent.flavor is None:
-        return [stimulus.agent]
-    agent = stimulus.agent.with_alternative(0)
-    ways = ways_of(tx.state.ledger, msgspec.structs.replace(stimulus, agent=agent))
-    return [way.agent for way in ways]
+    return refusals.no_alternative(agents, answers, request.ways)
 
 
 class _VictimSearch(NamedTuple):

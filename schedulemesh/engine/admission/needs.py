@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.flavors import counted
-from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.payloads import AgentPayload, JobPayload
 from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.reasons import Reason
@@ -25,6 +25,7 @@ from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short, pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_classes import Places
 from schedulemesh.engine.state.quota import Payment, can_pay
 from schedulemesh.engine.state.ways import is_covered, ways_of_task
 
@@ -176,9 +177,10 @@ def groups_asked(
     )
 
 
-def on_nodes(each: Iterable[TaskSubmitted]) -> tuple[tuple[NodeLabels, Resources], ...]:
+def on_nodes(each: Iterable[TaskSubmitted]) -> Places:
     """Where a submission runs in each of its alternatives, and with how much, if in a pool that keeps no
-    groups it runs on a node whatever the nodes are; empty: it does not, or may not.
+    groups it runs on a node whatever the nodes are; empty: it does not, or may not. For equal places mostly
+    the same object.
     """
     places = []
     for submission in each:
@@ -187,7 +189,13 @@ def on_nodes(each: Iterable[TaskSubmitted]) -> tuple[tuple[NodeLabels, Resources
         if by_group or submission.default_resources or not submission.choose_node:
             return ()
         places.append((agent.node_labels, agent.resources))
-    return tuple(places)
+    return _shared(tuple(places))
+
+
+@lru_cache(maxsize=4096)
+def _shared(places: Places) -> Places:
+    """The first of these places that are equal."""
+    return places
 
 
 def bundles_of(cluster: Cluster, agent: AgentSpec, need: Resources) -> tuple[Resources, ...]:

@@ -20,7 +20,7 @@ turns, and so do the tasks of a pool (``turns``). A reclaim does not wait for th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -36,7 +36,13 @@ from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining
 from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
-from schedulemesh.engine.admission.decide import admit_by, each_way, understand, veto_for
+from schedulemesh.engine.admission.decide import (
+    admit_by,
+    each_way,
+    understand,
+    understand_alone,
+    veto_for,
+)
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import may_take_back, plan_for, unprobed
 from schedulemesh.engine.admission.fair_classes import FairClasses, plain
@@ -86,7 +92,7 @@ from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
-from schedulemesh.engine.state.ways import has_ways, ways_of
+from schedulemesh.engine.state.ways import has_ways, in_way, ways_of
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group: a new one, an unused one, or one to be removed for it.
@@ -489,15 +495,19 @@ class _Pass:
         """False: the first task of a class has no room in any of its alternatives."""
         if not queue_class.entries:
             return True
-        state = self._tx.state
-        submission = state.queue.by_id[queue_class.first[-1]].submission
-        places = queue_class.on_nodes
+        state, places = self._tx.state, queue_class.on_nodes
         if places is None:
-            each = self._ways(queue_class, submission)
+            each = self._ways(queue_class, self._first_submission(queue_class))
             places = queue_class.on_nodes = on_nodes(each)
         if places and state.ledger.accounts[queue_class.pool_name].spec.groups is None:
             return not state.queue.no_room.includes_all(places)
-        return any(map(self._may_have_room, self._ways(queue_class, submission)))
+        return any(
+            map(self._may_have_room, self._ways(queue_class, self._first_submission(queue_class)))
+        )
+
+    def _first_submission(self, queue_class: QueueClass) -> TaskSubmitted:
+        """The submission of the first task of a class."""
+        return self._tx.state.queue.by_id[queue_class.first[-1]].submission
 
     def _ways(
         self, queue_class: QueueClass, submission: TaskSubmitted
@@ -750,21 +760,33 @@ class _Pass:
         if (refusal := self._backfill.refusal_of(task)) is not None:
             self._look_behind(queue_class, queue_class.first, refusal.limits)
             return False
-        request = understand(self._tx, task.submission)
-        if isinstance(request, Refused):
-            return False
-        if request.fits_now:
-            refusal = self._try_admit(request, task)
-            if refusal is not None:
-                self._look_behind(queue_class, queue_class.first, refusal.limits)
-            return refusal is None
-        if self._ahead:
+        started = self._try_admit(task, queue_class)
+        if isinstance(started, StartWouldDelay):
+            self._look_behind(queue_class, queue_class.first, started.limits)
+        elif not started and self._ahead and self._is_possible(task):
             # Others of the class, which are over sooner, may have room.
             self._look_behind(queue_class, queue_class.first, self._over_before())
-            return False
-        for each in request.each_alternative:
-            self._note_no_room(each)
-        return False
+        return started is True
+
+    def _is_possible(self, task: QueuedTask) -> bool:
+        """Whether nothing but the lack of quota or room keeps a task from starting."""
+        return isinstance(understand(self._tx, task.submission), Request)
+
+    def _requests(self, task: QueuedTask, queue_class: QueueClass) -> Iterator[Request]:
+        """The request of a task in each of its ways in which it fits, the preferred one first. Ways in which
+        it surely has no room are not looked at.
+        """
+        ways = self._ways(queue_class, task.submission)
+        for way in ways:
+            if len(ways) > 1 and not self._may_have_room(way):
+                continue
+            request = understand_alone(self._tx, in_way(task.submission, way))
+            if isinstance(request, Refused):
+                continue
+            if request.fits_now:
+                yield request
+            elif not self._ahead:
+                self._note_no_room(request)
 
     def _over_before(self) -> RunTimes:
         """Within which run times a task may be over before one of the windows ahead."""
@@ -783,23 +805,21 @@ class _Pass:
         if group_request is not None and group_request.spare is None and not request.payment.short:
             queue.no_group.add(_kind_of(group_request))
 
-    def _try_admit(self, request: Request, task: QueuedTask) -> StartWouldDelay | None:
-        """Start a task that fits, unless that would delay a reserved start in each of its alternatives that
-        fits: then why.
+    def _try_admit(self, task: QueuedTask, queue_class: QueueClass) -> bool | StartWouldDelay:
+        """Start a task if it fits; whether it was started. Where that would delay a reserved start in each of
+        its ways that fits, why in the first.
         """
         refusal: StartWouldDelay | None = None
-        for each in each_way(self._tx, request):
-            if not each.fits_now:
-                continue
-            allowed = self._backfill.permitted_or_noted(each, task)
+        for request in self._requests(task, queue_class):
+            allowed = self._backfill.permitted_or_noted(request, task)
             if isinstance(allowed, StartWouldDelay):
                 refusal = refusal or allowed
                 continue
             admit(self._tx, allowed, None)
             if task.reservation is not None:
                 self._backfill.forget()
-            return None
-        return refusal
+            return True
+        return refusal or False
 
     def _serve_later(self, queue_class: QueueClass) -> bool:
         """Start a later task of a class where it ends soon enough; whether another one may."""
@@ -812,17 +832,12 @@ class _Pass:
         if entry not in queue_class.entries:
             self._look_behind(queue_class, entry, self._limits[queue_class])
             return queue_class in self._later
-        refusal = self._backfill.refusal_of(task)
-        if refusal is None:
-            request = understand(self._tx, task.submission)
-            if isinstance(request, Refused) or not request.fits_now:
-                if not self._ahead:
-                    return False
-                self._look_behind(queue_class, entry, self._limits[queue_class])
-                return queue_class in self._later
-            refusal = self._try_admit(request, task)
-        limits = self._limits[queue_class] if refusal is None else refusal.limits
-        self._look_behind(queue_class, entry, limits)
+        started = self._backfill.refusal_of(task) or self._try_admit(task, queue_class)
+        if started is False and not self._ahead:
+            return False
+        if isinstance(started, StartWouldDelay):
+            self._limits[queue_class] = started.limits
+        self._look_behind(queue_class, entry, self._limits[queue_class])
         return queue_class in self._later
 
     def _look_behind(self, queue_class: QueueClass, entry: Entry, limits: RunTimes) -> None:

@@ -222,15 +222,15 @@ def no_such_node(state: MeshState, shape: GroupShape) -> Sentence:
     return say("parts", parts=parts)
 
 
-def no_alternative(agents: Sequence[AgentSpec], answers: Sequence[Refused]) -> Refused:
+def no_alternative(agents: Sequence[AgentSpec], answers: Sequence[Refused], ways: int) -> Refused:
     """The refusal of an agent for which none of these ways in which it may run is possible: that of one which
-    may become possible, else of the first; its error says why for each.
+    may become possible, else of the first. Its error says why for each, where these are all of its ``ways``.
     """
     if len(answers) == 1:
         return answers[0]
     passing = (Reason.BUDGET_SPENT, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.OWNER_LIMIT)
     refused = next((answer for answer in answers if answer.reason in passing), answers[0])
-    if len(answers) < len(agents):
+    if len(answers) < ways:
         return refused
     parts = [
         say(

@@ -37,6 +37,9 @@ from schedulemesh.engine.state.nodes import (
 
 _INFINITY = float("inf")
 
+#: Of how many shapes is remembered whether nodes could hold them.
+_SHAPES = 1_000
+
 
 class Cluster:
     """All nodes, with an index that finds the fullest or emptiest one with enough, and rankings by any other
@@ -59,6 +62,8 @@ class Cluster:
         #: Whether the nodes could hold a group of each of these shapes if they were empty: what was found out
         #: since a node was added, changed or lost.
         self.could_ever_hold: dict[GroupShape, bool] = {}
+        #: The same of single bundles, which ``could_ever`` has found out.
+        self._could_ever: dict[GroupShape, bool] = {}
 
     def see(self, report: NodeReport) -> None:
         """Add a node, or update its total, labels and external usage; its allocations stay."""
@@ -276,8 +281,14 @@ class Cluster:
         need = shape.bundles[0]
         if not shape.node_labels:
             return any(need.fits(total) for total in self.totals)
-        nodes = self.nodes.values()
-        return any(need.fits(node.total) and has_labels(node, shape) for node in nodes)
+        fits = self._could_ever.get(shape)
+        if fits is None:
+            if len(self._could_ever) >= _SHAPES:
+                self._could_ever.clear()
+            nodes = self.nodes.values()
+            fits = any(need.fits(node.total) and has_labels(node, shape) for node in nodes)
+            self._could_ever[shape] = fits
+        return fits
 
     @property
     def totals(self) -> frozenset[Resources]:
@@ -289,6 +300,7 @@ class Cluster:
     def _forget_totals(self) -> None:
         self._totals = None
         self.could_ever_hold.clear()
+        self._could_ever.clear()
 
     def check_index(self) -> None:
         """Raise AssertionError unless the index contains exactly the nodes that are not cordoned, under their

@@ -34,7 +34,7 @@ from schedulemesh.engine.state.estimates import expected_total_s
 from schedulemesh.engine.state.fair_order import Entry, FairOrder
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.owners import Owners
-from schedulemesh.engine.state.queue_classes import ClassKey, PoolQueue, QueueClass
+from schedulemesh.engine.state.queue_classes import ClassKey, Places, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -148,6 +148,8 @@ class NoRoom:
     def __init__(self) -> None:
         #: By the labels that nodes must have; of each no need that another one makes superfluous.
         self._needs: dict[NodeLabels, list[Resources]] = {}
+        #: Places of which all are among these, by identity: most classes ask for the same.
+        self._all_full: dict[int, Places] = {}
 
     def add(self, node_labels: NodeLabels, need: Resources) -> None:
         """Note a need that fits on no node with these labels."""
@@ -158,14 +160,17 @@ class NoRoom:
         """Whether a need surely fits on no node with these labels."""
         return any(other.fits(need) for other in self._needs.get(node_labels, ()))
 
-    def includes_all(self, places: Iterable[tuple[NodeLabels, Resources]]) -> bool:
+    def includes_all(self, places: Places) -> bool:
         """Whether each of these needs surely fits on no node with its labels. It is asked most often."""
+        if id(places) in self._all_full:
+            return True
         for node_labels, need in places:
             for other in self._needs.get(node_labels, ()):
                 if other.fits(need):
                     break
             else:
                 return False
+        self._all_full[id(places)] = places
         return True
 
     def __bool__(self) -> bool:
@@ -174,6 +179,7 @@ class NoRoom:
     def clear(self) -> None:
         """Forget all: room was freed."""
         self._needs.clear()
+        self._all_full.clear()
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):

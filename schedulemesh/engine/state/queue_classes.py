@@ -44,6 +44,8 @@ ClassKey = tuple[
 #: The flavor is that of extra members, which have one already.
 Asked = tuple[Resources | None, NodeLabels, tuple[Alternative, ...], str]
 
+#: Labels of nodes, and what is asked for on one of them, for each way of running.
+Places = tuple[tuple[NodeLabels, Resources], ...]
 
 #: What classes asked for that are gone, beyond twice as much as there are classes, at which it is forgotten.
 _SPARE = 64
@@ -104,7 +106,7 @@ class QueueClass:
         #: The submission of one of them in each way in which they may run; empty: not needed yet.
         self.submissions: tuple[TaskSubmitted, ...] = ()
         #: See ``needs.on_nodes``; None: not needed yet.
-        self.on_nodes: tuple[tuple[NodeLabels, Resources], ...] | None = None
+        self.on_nodes: Places | None = None
 
     def forget_ways(self) -> None:
         """The ways in which its tasks may run have changed."""

@@ -31,6 +31,14 @@ def ways_of(ledger: Ledger, submission: TaskSubmitted) -> tuple[TaskSubmitted, .
     return tuple(msgspec.structs.replace(submission, agent=way) for way in ways)
 
 
+def in_way(submission: TaskSubmitted, way: TaskSubmitted) -> TaskSubmitted:
+    """A submission in the way in which another one is that may run in the same ways."""
+    if way is submission:
+        return submission
+    agent = submission.agent.as_chosen(way.agent)
+    return msgspec.structs.replace(submission, agent=agent)
+
+
 def is_covered(spec: PoolSpec, need: Resources) -> bool:
     """Whether a need has a kind of which the pool has quota by flavor alone."""
     return not covered_kinds(spec.flavors).isdisjoint(kind for kind, _ in need.items())
