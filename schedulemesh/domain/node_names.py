@@ -29,12 +29,11 @@ def _common(one: str, other: str) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def shown_names(nodes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+def shown_names(nodes: Mapping[str, tuple[str, str]], short: Mapping[str, str]) -> dict[str, str]:
     """What people are shown of each node: its host name, its address or its short id, the first of these that
-    no other node has. ``nodes``: the host name and the address of each by its id.
+    no other node has. ``nodes``: the host name and the address of each by its id; ``short``: its short id.
     """
     counts = Counter(name for names in nodes.values() for name in set(names))
-    short = short_ids(nodes)
     return {
         node_id: next((n for n in names if n and counts[n] == 1), short[node_id])
         for node_id, names in nodes.items()

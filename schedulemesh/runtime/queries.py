@@ -306,11 +306,11 @@ class StateView:
         links = links_of(self._state.policy.links, task.spec, task.agent_name, row["node_id"])
         return row | {"links": links} if links else row
 
-    def nodes(self) -> list[NodeInfo]:
-        """Each alive node with its free resources according to the scheduler's node state."""
-        return [self._node(node) for node in self._state.cluster.nodes.values()]
-
-    def _node(self, node: Node) -> NodeInfo:
+    def node(self, node_id: str) -> NodeInfo | None:
+        """An alive node with its free resources according to the scheduler's node state; None: it is lost."""
+        node = self._state.cluster.nodes.get(node_id)
+        if node is None:
+            return None
         window = self._window_of(node.node_id)
         return {
             "node_id": node.node_id,

@@ -113,7 +113,7 @@ def application(
     nonce.
     """
     reads = SharedReads(gateway)
-    page = Page(gateway, reads, tokens, feed, connections, settings)
+    page = Page(gateway, tokens, feed, connections, settings)
     app = Starlette(
         middleware=[
             Middleware(BasePath, base_path=settings.base_path),

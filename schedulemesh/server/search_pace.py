@@ -29,7 +29,7 @@ def is_search(call: Call) -> bool:
 
 
 class SearchPace:
-    """The searches with one token."""
+    """The searches with one token, or those of all pages."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Protocol
 
 import msgspec
 
@@ -12,15 +13,24 @@ from schedulemesh.protocol.answers import AnyAnswer
 from schedulemesh.protocol.long_answers import read_long_answer
 from schedulemesh.protocol.portions import PortionTurns
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.server.gateway import SupervisorClient
+
+
+class PackedAnswers(Protocol):
+    """What answers reads with the bytes of the supervisor, as ``SupervisorClient`` does."""
+
+    async def ask_packed(self, request: Call) -> bytes:
+        """The encoded answer. Raises SchedulerUnavailableError."""
 
 
 class _Reading(msgspec.Struct):
     """One read: the request that is under way, and the one that follows it."""
 
     now: asyncio.Task[AnyAnswer]
+    #: What whoever began ``now`` knew of the time, see ``SharedReads.ask``; None: nothing.
+    stamp: object = None
     #: For those who came after ``now`` had begun, and must see what was changed until they came.
     then: asyncio.Task[AnyAnswer] | None = None
+    then_stamp: object = None
 
 
 class SharedReads:
@@ -30,7 +40,7 @@ class SharedReads:
     given up.
     """
 
-    def __init__(self, gateway: SupervisorClient) -> None:
+    def __init__(self, gateway: PackedAnswers) -> None:
         self._gateway = gateway
         #: Those of this process in which long answers are decoded and encoded.
         self.turns = PortionTurns()
@@ -38,15 +48,20 @@ class SharedReads:
         #: How many clients wait for each; a read for which nobody does is given up.
         self._waiting: Counter[asyncio.Task[AnyAnswer]] = Counter()
 
-    async def ask(self, request: Call) -> AnyAnswer:
-        """The answer to a request that changes nothing."""
+    async def ask(self, request: Call, stamp: object = None) -> AnyAnswer:
+        """The answer to a request that changes nothing. ``stamp``: up to what the answer has to be true, such
+        as the last event that is known; a read that began with an equal one will do. None: up to now.
+        """
         key = encode_request(request)
         reading = self._readings.get(key)
         if reading is None:
             task = asyncio.ensure_future(self._read(key, request))
-            self._readings[key] = _Reading(now=task)
+            self._readings[key] = _Reading(now=task, stamp=stamp)
+        elif stamp is not None and reading.stamp == stamp:
+            task = reading.now
         elif reading.then is None:
             task = reading.then = asyncio.ensure_future(self._read(key, request, reading.now))
+            reading.then_stamp = stamp
         else:
             task = reading.then
         self._waiting[task] += 1
@@ -72,8 +87,11 @@ class SharedReads:
         """Nobody waits for a read: it has ended, or is not needed."""
         del self._waiting[task]
         reading = self._readings.get(key)
+        # Whoever comes now must not wait for it.
         if reading is not None and reading.then is task:
-            reading.then = None  # whoever comes now must not wait for it
+            reading.then = None
+        elif reading is not None and reading.now is task:
+            reading.stamp = None
         task.cancel()
 
     def _done(self, key: bytes) -> None:
@@ -83,4 +101,4 @@ class SharedReads:
         if reading.then is None:
             del self._readings[key]
         else:
-            self._readings[key] = _Reading(now=reading.then)
+            self._readings[key] = _Reading(now=reading.then, stamp=reading.then_stamp)

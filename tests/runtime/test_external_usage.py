@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.api.nodes import ListNodes
+from schedulemesh.api.nodes import ListNodeNames, ListNodes
 from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.domain.resources import parse_resources
@@ -12,6 +12,7 @@ from schedulemesh.protocol.answers import Explained, Listed, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
+from schedulemesh.runtime.services import external_usage
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import OWN_NODE, Control, Verdict
@@ -168,3 +169,37 @@ class _Fails(Control):
     async def turn(self, call, subject):
         self.failed += call == self._call
         return Verdict.REFUSED if call == self._call else Verdict.DONE
+
+
+def test_names_are_worked_out_anew_only_where_nodes_come_or_are_called_otherwise(
+    service, monkeypatch
+):
+    made, names_of_nodes = [], external_usage.names_of_nodes
+
+    def counted(nodes):
+        made.append(len(nodes))
+        return names_of_nodes(nodes)
+
+    def shown():
+        rows = [listed(service, call) for call in (ListNodeNames(), ListNodes())]
+        assert len({tuple(row["name"] for row in each) for each in rows}) == 1
+        return [row["name"] for row in rows[0]]
+
+    def see(*hosts):
+        total = parse_resources({"cpu": 8})
+        service.backend.free = [
+            NodeView(node_id=f"{n:056x}", total=total, free=total, labels={}, host=host)
+            for n, host in enumerate(hosts)
+        ]
+        service.do(service.running.monitor.observe())
+
+    monkeypatch.setattr(external_usage, "names_of_nodes", counted)
+    see("one", "two")
+    for _ in range(3):
+        assert shown()[-2:] == ["one", "two"]
+    assert len(made) == 1
+    see("one", "two", "three")
+    assert shown()[-3:] == ["one", "two", "three"]
+    see("one", "second", "three")
+    assert shown()[-2:] == ["second", "three"]
+    assert len(made) == 3

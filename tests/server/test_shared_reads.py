@@ -122,3 +122,40 @@ def test_a_read_for_which_nobody_waits_is_given_up():
         assert (reads._readings, reads._waiting) == ({}, {})
 
     asyncio.run(story())
+
+
+def test_a_read_that_began_after_the_same_event_is_shared_while_it_is_under_way():
+    async def story():
+        gateway = HeldGateway()
+        reads = SharedReads(gateway)
+        first = asyncio.ensure_future(reads.ask(ListPools(), 7))
+        await asyncio.sleep(0)
+        same, later = (asyncio.ensure_future(reads.ask(ListPools(), at)) for at in (7, 8))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await gateway.answer(0)
+        assert ((await first).rows, (await same).rows) == ([{"n": 0}], [{"n": 0}])
+        same = asyncio.ensure_future(reads.ask(ListPools(), 8))
+        await gateway.answer(1)
+        assert ((await later).rows, (await same).rows) == ([{"n": 1}], [{"n": 1}])
+        assert len(gateway.held) == 2
+
+    asyncio.run(story())
+
+
+def test_nobody_shares_a_read_that_was_just_given_up():
+    async def story():
+        gateway = HeldGateway()
+        reads = SharedReads(gateway)
+        first = asyncio.ensure_future(reads.ask(ListPools(), 7))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(reads.ask(ListPools(), 7))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await gateway.answer(1)
+        assert (await second).rows == [{"n": 1}]
+
+    asyncio.run(story())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -30,13 +31,19 @@ from schedulemesh.runtime.jobs.work import (
     work_of_jobs,
 )
 from schedulemesh.runtime.queries import StateView
-from schedulemesh.runtime.services.running import Service
+from schedulemesh.runtime.services.running import RunningSupervisor, Service
 
 logger = logging.getLogger(__name__)
 
 
 class ExternalUsageService(Service):
     """Says who the other users of the cluster are. It asks Ray when somebody wants to know, and only then."""
+
+    def __init__(self, running: RunningSupervisor) -> None:
+        super().__init__(running)
+        #: The id, the host name and the address of each node, and what the nodes are called therefore.
+        self._named_nodes: tuple[tuple[str, tuple[str, str]], ...] = ()
+        self._node_names: Mapping[str, NodeName] = {}
 
     @handler
     async def listed(self, _: ListExternalUsage) -> Listed:
@@ -48,19 +55,13 @@ class ExternalUsageService(Service):
         """Each living node, with the jobs that hold something of it."""
         work = await self._known_work()
 
-        def look() -> list[NodeInfo]:
-            return StateView(
-                self._reactor.state, self._agents, self._groups, self._reactor.now()
-            ).nodes()
+        def begin() -> list[Callable[[], NodeInfo | None]]:
+            state = self._reactor.state
+            view = StateView(state, self._agents, self._groups, self._reactor.now())
+            names = self._names(state.cluster.nodes)
+            return [partial(_row, view, work, names[node_id]) for node_id in names]
 
-        rows = await self._reactor.read(look)
-        names = self._names([row["node_id"] for row in rows])
-        for row in rows:
-            name = names[row["node_id"]]
-            row["short_id"], row["name"] = name["short_id"], name["name"]
-            row["host"], row["address"] = name["host"], name["address"]
-            row["external_jobs"] = [external_job(job) for job in jobs_on(work, row["node_id"])]
-        return listed(rows)
+        return listed(await self._reactor.read_rows(begin))
 
     @handler
     async def node_names(self, _: ListNodeNames) -> Listed:
@@ -68,21 +69,13 @@ class ExternalUsageService(Service):
         node_ids = await self._reactor.read(lambda: list(self._reactor.state.cluster.nodes))
         return listed([*self._names(node_ids).values()])
 
-    def _names(self, node_ids: Collection[str]) -> dict[str, NodeName]:
-        """What these nodes are called, by their ids."""
+    def _names(self, node_ids: Iterable[str]) -> Mapping[str, NodeName]:
+        """What these nodes are called, by their ids; worked out when one comes, goes or is called anew."""
         seen = self._monitor.node_names
-        names = {node_id: seen.get(node_id, ("", "")) for node_id in node_ids}
-        short, shown = short_ids(names), shown_names(names)
-        return {
-            node_id: NodeName(
-                node_id=node_id,
-                short_id=short[node_id],
-                host=host,
-                address=address,
-                name=shown[node_id],
-            )
-            for node_id, (host, address) in names.items()
-        }
+        names = tuple((node_id, seen.get(node_id, ("", ""))) for node_id in node_ids)
+        if names != self._named_nodes:
+            self._named_nodes, self._node_names = names, names_of_nodes(dict(names))
+        return self._node_names
 
     async def named(self, explanation: Explanation) -> Explanation:
         """The explanation, with the jobs that hold what external work uses of the nodes in it."""
@@ -115,6 +108,33 @@ class ExternalUsageService(Service):
         state, mark = self._reactor.state, self._groups.name("")
         external = work_of_jobs(usage, external_holders(usage, state, self._agents, mark))
         return [*external, *beyond_claims(usage, state, self._agents)]
+
+
+def names_of_nodes(nodes: Mapping[str, tuple[str, str]]) -> dict[str, NodeName]:
+    """What nodes are called, by their ids. ``nodes``: the host name and the address of each by its id."""
+    short = short_ids(nodes)
+    shown = shown_names(nodes, short)
+    return {
+        node_id: NodeName(
+            node_id=node_id,
+            short_id=short[node_id],
+            host=host,
+            address=address,
+            name=shown[node_id],
+        )
+        for node_id, (host, address) in nodes.items()
+    }
+
+
+def _row(view: StateView, work: Sequence[WorkOfJob], name: NodeName) -> NodeInfo | None:
+    """The row of a node; None: it is lost."""
+    row = view.node(name["node_id"])
+    if row is None:
+        return None
+    row["short_id"], row["name"] = name["short_id"], name["name"]
+    row["host"], row["address"] = name["host"], name["address"]
+    row["external_jobs"] = [external_job(job) for job in jobs_on(work, name["node_id"])]
+    return row
 
 
 def _with_overclaims(explanation: Explanation, jobs: list[ExternalJob]) -> Explanation:

@@ -57,7 +57,7 @@ from schedulemesh.server.page.nodes import nodes
 from schedulemesh.server.page.overview import overview
 from schedulemesh.server.page.policy import policy
 from schedulemesh.server.page.queue import queue
-from schedulemesh.server.page.reads import RecentReads, ScreenReads
+from schedulemesh.server.page.reads import PacedReads, RecentReads, ScreenReads
 from schedulemesh.server.page.rehearsal import REHEARSAL, begin_rehearsal, rehearsal
 from schedulemesh.server.page.rehearsals import Rehearsals, run_command
 from schedulemesh.server.page.running import running
@@ -179,13 +179,13 @@ class Page:
     def __init__(
         self,
         gateway: SupervisorClient,
-        reads: SharedReads,
         tokens: TokenSource,
         feed: EventFeed,
         connections: Connections,
         settings: HttpSettings,
     ) -> None:
         self._gateway, self._feed, self._connections = gateway, feed, connections
+        reads = SharedReads(PacedReads(gateway))
         self._reads = RecentReads(reads, lambda: feed.cursor)
         self._streams = OpenStreams()
         self._tokens, self._sessions = tokens, Sessions(tokens)

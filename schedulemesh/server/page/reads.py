@@ -1,7 +1,7 @@
 """What screens read: through the API's shared reads, and not again while the last answer is young.
 
 So any number of open pages cost the supervisor no more than one of each read in ``_YOUNG_S``, and where
-there are events, in ``_AT_LEAST_S``.
+there are events, in ``_PACE_S``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.cluster import GetAbout
@@ -25,15 +27,54 @@ from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.rehearsals import Rehearsals
 from schedulemesh.server.problems import Problem
+from schedulemesh.server.search_pace import SearchPace, is_search
 from schedulemesh.server.shared_reads import SharedReads
 
-#: Seconds for which an answer is shown again: while there are no events, and in any case; and how many
-#: answers are kept.
-_YOUNG_S, _AT_LEAST_S, _MOST = 0.8, 0.1, 64
+#: Seconds for which an answer is shown again while there are no events.
+_YOUNG_S = 0.8
+#: While there are events, seconds between two equal reads: at least, and of a slow supervisor so many times
+#: what the last one took, up to ``_YOUNG_S``.
+_PACE_S, _PATIENCE = 0.25, 4.0
+#: How many answers are kept.
+_MOST = 64
+
+
+class PacedReads:
+    """A way to the supervisor on which searches, such as explanations, are made one at a time and with rests:
+    open pages of many tasks read one for each.
+    """
+
+    def __init__(self, gateway: SupervisorClient) -> None:
+        self._gateway, self._pace = gateway, SearchPace()
+
+    async def ask_packed(self, request: Call) -> bytes:
+        """See ``SupervisorClient``."""
+        if not is_search(request):
+            return await self._gateway.ask_packed(request)
+        return await self._pace.search(lambda: self._gateway.ask_packed(request))
+
+
+class _LastRead(msgspec.Struct):
+    """The last of equal reads."""
+
+    began: float
+    #: Up to what it has to be true; see ``SharedReads.ask``.
+    stamp: object
+    #: Seconds that it took; until it is answered, those of the one before.
+    took_s: float = 0.0
+    #: None: it is not answered.
+    answer: AnyAnswer | None = None
+
+    @property
+    def due(self) -> float:
+        """When the next one may begin after an event."""
+        return self.began + min(_YOUNG_S, max(_PACE_S, _PATIENCE * self.took_s))
 
 
 class RecentReads:
-    """Shared reads whose answers are used again for a moment."""
+    """Shared reads whose answers are used again for a moment. After an event nobody gets an answer from
+    before it: a page that is told of a change reads once, and would show for long what was before the change.
+    """
 
     def __init__(
         self,
@@ -43,30 +84,43 @@ class RecentReads:
     ) -> None:
         """``position``: how far the events are known; None: they are not followed."""
         self._reads, self._position, self._now = reads, position, now
-        #: When each answer was asked for, after which event, the oldest first.
-        self._answers: dict[bytes, tuple[float, int | None, AnyAnswer]] = {}
+        #: By request, the oldest first.
+        self._last: dict[bytes, _LastRead] = {}
+        #: How often something was changed here.
+        self._changes = 0
 
     async def ask(self, call: Call) -> AnyAnswer:
         """The answer to a call that changes nothing, of this moment or shortly before."""
-        key, now, position = encode_request(call), self._now(), self._position()
-        at, after, answer = self._answers.get(key, (float("-inf"), None, None))
-        young_s = _YOUNG_S if after == position else _AT_LEAST_S
-        if answer is not None and now - at < young_s:
-            return answer
-        answer = await self._reads.ask(call)
-        self._answers.pop(key, None)
-        self._answers[key] = (now, position, answer)
-        self._forget(now)
+        key = encode_request(call)
+        while True:
+            now, stamp = self._now(), (self._position(), self._changes)
+            last = self._last.get(key)
+            if last is None or last.stamp == stamp or last.due <= now:
+                break
+            await asyncio.sleep(last.due - now)
+        if last is not None and last.stamp == stamp and now - last.began < _YOUNG_S:
+            if last.answer is not None:
+                return last.answer
+        else:
+            last = self._begun(key, now, stamp)
+        last.answer = answer = await self._reads.ask(call, stamp)
+        last.took_s = self._now() - last.began
         return answer
 
     def outdated(self) -> None:
         """Something was changed: whoever looks next sees it."""
-        self._answers.clear()
+        self._changes += 1
+        self._last.clear()
 
-    def _forget(self, now: float) -> None:
-        old = [key for key, (at, _, _) in self._answers.items() if now - at >= _YOUNG_S]
-        for key in old or list(self._answers)[: max(0, len(self._answers) - _MOST)]:
-            del self._answers[key]
+    def _begun(self, key: bytes, now: float, stamp: object) -> _LastRead:
+        """A further read, which is the last one now; what is old is forgotten."""
+        before = self._last.pop(key, None)
+        last = _LastRead(now, stamp, 0.0 if before is None else before.took_s)
+        self._last[key] = last
+        old = [other for other, read in self._last.items() if now - read.began >= _YOUNG_S]
+        for other in old or list(self._last)[:-_MOST]:
+            del self._last[other]
+        return last
 
 
 class RowPage(NamedTuple):
