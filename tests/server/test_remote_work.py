@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 import schedulemesh
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.client import remote as remote_module
@@ -65,6 +66,8 @@ def remote(mesh, api, report):
     mesh.backend.free = [NodeView(node_id="node-1", total=size, free=size, labels={})]
     mesh.do(mesh.running.monitor.observe())
     ask(mesh, EnsurePool(name="p", resources=size))
+    # No process listens to a cancel here, so each end would wait for all of that time.
+    ask(mesh, ChangePolicy(changes={"cancel_timeout": 0.05}, client="test"))
     with schedulemesh.connect(api.url, token=api.token) as client:
         yield client
 
@@ -392,7 +395,9 @@ def test_a_state_of_what_only_this_program_has_is_refused(monkeypatch):
 
 
 def test_an_evicted_task_is_shown_with_its_state_and_restored(remote):
-    assert remote.submit_job("t", "train", "p", CPU, wait=True, on_preempted="drop")["success"]
+    assert remote.submit_job("t", "train", "p", CPU, wait=True, on_preempted="drop", grace_s=0.1)[
+        "success"
+    ]
     (evicted,) = remote.preempt_task("t")["preempted"]
     assert (evicted["task_id"], evicted["saved_state"]["source"]) == ("t", "payload")
     assert remote.get_saved_state("none")["reason"] == "state_not_found"
