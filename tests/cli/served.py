@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.runtime.backend import NodeView
@@ -20,6 +21,8 @@ def named_by_environment(folder, monkeypatch):
     service.backend.free = [NodeView(node_id="node-1", total=size, free=size, labels={})]
     service.do(service.running.monitor.observe())
     ask(service, EnsurePool(name="p", resources=size))
+    # No process hears a cancel here, so the end of each task would wait for all of that time.
+    ask(service, ChangePolicy(changes={"cancel_timeout": 0.05}, client="test"))
     served = Api(service, folder / "home")
     monkeypatch.setenv("SCHEDULEMESH_HOME", "/nowhere")
     monkeypatch.setenv("SCHEDULEMESH_TOKEN", served.token)
