@@ -54,6 +54,12 @@ def scheduler(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def cancels_at_once(scheduler):
+    """No process hears a cancel here, so the end of each task would wait for all of that time."""
+    scheduler.calls.update_preemption_policy(cancel_timeout=0.05)
+
+
+@pytest.fixture
 def run(monkeypatch):
     """Runs a command at a width."""
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.runtime.fake_backend import FakeBackend
 
+pytestmark = pytest.mark.usefixtures("cancels_at_once")
+
 SUBMIT = ("submit", "--pool", "研究", "--cpus", "1")
 
 

@@ -13,6 +13,8 @@ from schedulemesh.protocol.submissions import Submitter, lease_request
 from schedulemesh.runtime.backend import NodeView
 from tests.server.work import ask
 
+pytestmark = pytest.mark.usefixtures("cancels_at_once")
+
 
 @pytest.fixture
 def filled(scheduler):
