@@ -556,7 +556,7 @@ class Executor:
             and isinstance(agent.spec.payload, JobPayload)
             and agent.process is not None
         ):
-            await end_driver(self._agents, self.reactor.state, agent)
+            await self._all([end_driver(self._agents, self.reactor.state, agent)])
         await self.end(agent_name, incarnation, at_once=True)
         self.references.release_unused(self.reactor.state)
 
@@ -604,14 +604,19 @@ class Executor:
             await asyncio.wait(waiting.values(), timeout=_ENDED_RUN_S)
 
     async def _evict_agent(self, order: EvictAgent) -> None:
-        await self._take_ended(order.runs)
+        # Whatever fails before, the agent is ended: others wait for what it holds.
+        await self._all([self._take_ended(order.runs)])
+        await self._all([self._take_leave(order)])
+        await self.end(order.agent_name, order.incarnation)
+
+    async def _take_leave(self, order: EvictAgent) -> None:
+        """Notify an agent, or the holder of a lease, of its eviction, and save and cancel its tasks."""
         agent = current(self.reactor.state, order.agent_name, order.incarnation)
         if agent is not None and isinstance(agent.spec.payload, LeasePayload):
             await self.leases.notify(order)
             await self._all(eviction.note_unsaved() for eviction in self._evictions(order))
         else:
             await self._save_and_cancel(order)
-        await self.end(order.agent_name, order.incarnation)
 
     async def _save_and_cancel(self, order: EvictAgent) -> None:
         """Notify the agent of its eviction, save the states of its tasks, and cancel them."""
@@ -629,7 +634,7 @@ class Executor:
 
     async def _evict_task(self, order: EvictTask) -> None:
         eviction = self.eviction(order.task_id)
-        await self._take_ended(order.runs)
+        await self._all([self._take_ended(order.runs)])
         task = eviction.task
         if task is None or not isinstance(task.phase, Preempting):
             return

@@ -188,7 +188,8 @@ class Reactor:
         """
         try:
             recovered = await recovered_from(journal, earlier or EarlierLives())
-        except JournalError:
+        except Exception:
+            # The next attempt opens it again, and needs its lock.
             journal.close()
             raise
         reactor = cls(
@@ -200,7 +201,7 @@ class Reactor:
         )
         try:
             await reactor._begin(recovered, actor_names)
-        except JournalError as error:
+        except Exception as error:
             if await reactor.give_up():
                 raise JournalTakenOverError(
                     "another process has taken the journal over during the recovery"
@@ -598,6 +599,9 @@ class Reactor:
             self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
         except JournalError as error:
             self._give_up(error)
+        except Exception:  # logged: it is tried again
+            logger.exception("the state cannot be rolled back now")
+            self._become(JournalCondition.RELOADING, self._reload(_RETRY_S))
         else:
             self._become(JournalCondition.RETRYING, self._heal())
 
@@ -605,18 +609,39 @@ class Reactor:
         """Roll the state back to before the failed step; other requests wait meanwhile."""
         self._become(JournalCondition.RELOADING, self._reload())
 
-    async def _reload(self) -> None:
-        try:
-            stored = await self._writer.copy()
-        except JournalError:
-            self._fall_back()
-            return
-        try:
-            self.engine = Engine(await in_thread(stored.fold), strategies=self._strategies)
-        except JournalError as error:
-            self._give_up(error)
+    async def _reload(self, wait_s: float = 0.0) -> None:
+        """Return to the durable state, after so many seconds, and as often as that fails: without it nobody
+        could be answered any more.
+        """
+        state: MeshState | None = None
+        while state is None:
+            await asyncio.sleep(wait_s)
+            wait_s = min(max(_RETRY_S, 2 * wait_s), _RETRY_MAX_S)
+            try:
+                state = await self._durable_state()
+            except JournalError as error:
+                self._give_up(error)
+                return
+            except Exception:  # logged: it is tried again
+                logger.exception("the state cannot be read anew; next attempt in %g s", wait_s)
+        self.engine = Engine(state, strategies=self._strategies)
+        if self._writer.broken:
+            self._become(JournalCondition.RETRYING, self._heal())
         else:
             self._become(JournalCondition.OK)
+
+    async def _durable_state(self) -> MeshState | None:
+        """The state to which the journal leads; None: it cannot be copied now. Raises JournalError where it
+        cannot be read, which stays so.
+        """
+        try:
+            stored = await self._writer.copy()
+        except JournalError as error:
+            if not self._writer.broken:
+                logger.warning("%s", error)
+                return None
+            stored = self._writer.stored
+        return await in_thread(stored.fold)
 
     def _give_up(self, error: JournalError) -> None:
         """Change nothing any more."""

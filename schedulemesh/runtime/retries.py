@@ -28,5 +28,7 @@ async def until_answered(what: str, call: Callable[[], Awaitable[Value]]) -> Val
             return await call()
         except BackendError as error:
             logger.warning("%s failed: %s; trying again in %g s", what, error, wait_s)
+        except Exception:  # logged: what it has done is as unknown as after an expected failure
+            logger.exception("%s failed; trying again in %g s", what, wait_s)
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _RETRY_MAX_S)

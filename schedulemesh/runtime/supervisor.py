@@ -7,7 +7,7 @@ import functools
 import logging
 import platform
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -344,16 +344,21 @@ class SupervisorService:
         return await requests.states.last_saved(agent_name, incarnation)
 
     async def poll(
-        self, agent_name: str, incarnation: int, key: bytes = b"", usage: bytes | None = None
+        self,
+        agent_name: str,
+        incarnation: int,
+        key: bytes = b"",
+        usage: bytes | None = None,
+        received: Sequence[int] = (),
     ) -> bytes:
         """A host polls for commands: the most frequent call, and the one that stays open longest. ``usage``:
-        its newest Usage, packed; None: it has measured none yet.
+        its newest Usage, packed; None: it has measured none yet. ``received``: see CommandQueue.ask.
         """
         requests = self._requests or await self.ready()
         self._authentication.check_agent(requests.running.reactor, agent_name, incarnation, key)
         if usage is not None:
             self._take_usage(requests.running.reactor, agent_name, incarnation, usage)
-        return pack(await self._agents.commands.poll(agent_name, incarnation))
+        return pack(await self._agents.commands.poll(agent_name, incarnation, received))
 
     async def command_done(self, command_id: int, result: bytes) -> None:
         """A host answers a command, whose id only it knows: a CommandResult. Who waits for it finds the
@@ -494,6 +499,11 @@ class SupervisorService:
                 if str(error) != logged_error:
                     logged_error = str(error)
                     logger.warning("%s; trying again for a while", logged_error)
+            except BackendError:
+                raise
+            except Exception as error:
+                logger.exception("the recovery failed")
+                raise BackendError(f"the recovery failed: {error!r}") from error
             else:
                 self._watch(self._requests)
                 return self._requests
@@ -537,7 +547,7 @@ class SupervisorService:
         try:
             await self._authentication.begin(reactor)
             return await self._reconcile(executor, journal, plugins, seen)
-        except (JournalError, BackendError) as error:
+        except Exception as error:
             # The next attempt opens the journal anew, but never takes it back from a successor.
             executor.stop_all()
             if await reactor.give_up():

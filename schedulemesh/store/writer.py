@@ -171,18 +171,25 @@ class GroupWriter:
     def _write(self, entries: Sequence[_Entry]) -> JournalError | NotStorableError | None:
         if self._broken is not None:
             return JournalError(str(self._broken))
+        _, error = self._attempt(lambda: self._append(entries))
+        return error
+
+    def _append(self, entries: Sequence[_Entry]) -> None:
+        """Write the entries in one commit. Whatever fails, ``stored`` is what is durable."""
         facts = sum(entry.facts for entry in entries)
         blobs = {key: data for entry in entries for key, data in entry.blobs.items()}
         record = joined(entry.record for entry in entries) if facts else b""
-        _, error = self._attempt(lambda: self._journal.append(record, blobs))
-        if error is not None:
-            return error
         if record:
             self.stored.records.append(record)
+        try:
+            self._journal.append(record, blobs)
+        except BaseException:
+            if record:
+                self.stored.records.pop()
+            raise
         self.fresh_facts += facts
         self.fresh_bytes += len(record)
         self.fresh_blob_bytes += sum(map(len, blobs.values()))
-        return None
 
     def _number(self) -> int:
         self._insist_it_works()

@@ -26,8 +26,11 @@ class Supervisor:
         self.poll = SimpleNamespace(remote=self._poll)
         self.command_done = SimpleNamespace(remote=lambda *result: self.results.append(result))
         self._polls = iter([self._fail, self._command, self._end])
+        #: What each request says has been received.
+        self.received = []
 
-    def _poll(self, *_caller):
+    def _poll(self, _name, _incarnation, _key, _usage, received):
+        self.received.append(received)
         return next(self._polls)()
 
     def _fail(self):
@@ -53,6 +56,16 @@ def test_after_a_failure_of_any_kind_commands_are_requested_again(monkeypatch, c
     supervisor.channel._listen()
     assert [command_id for command_id, _ in supervisor.results] == [7]
     assert ("RuntimeError: unexpected" in caplog.text) is (type(error) is RuntimeError)
+    assert supervisor.received == [[], [], [7]]
+
+
+def test_a_request_that_fails_is_made_again_with_the_same_confirmation(monkeypatch):
+    monkeypatch.setattr(module, "_BEGIN_S", 0.0)
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+    supervisor = Supervisor(RaySystemError("gone"))
+    supervisor._polls = iter([supervisor._command, supervisor._fail, supervisor._end])
+    supervisor.channel._listen()
+    assert supervisor.received == [[], [7], [7]]
 
 
 @pytest.mark.parametrize("error", [RaySystemError("gone"), RuntimeError("unexpected")])

@@ -27,10 +27,13 @@ class ExecRunner:
         return asyncio.ensure_future(self._serve())
 
     async def _serve(self):
+        commands = []
         while True:
-            for command in await self._commands.poll(
-                self._agent.spec.name, self._agent.incarnation
-            ):
+            received = [command.command_id for command in commands]
+            commands = await self._commands.poll(
+                self._agent.spec.name, self._agent.incarnation, received
+            )
+            for command in commands:
                 self._commands.done(command.command_id, pack(await self._result_of(command)))
 
     async def _result_of(self, command):

@@ -77,6 +77,7 @@ class Verdict(Enum):
     DONE = "it takes effect and is answered"
     REFUSED = "it takes no effect and fails"
     ANSWER_LOST = "it takes effect, and fails all the same"
+    UNEXPECTED = "it takes effect, and fails with what is no BackendError"
 
 
 class Control:
@@ -360,6 +361,8 @@ class FakeBackend:
         value = effect()
         if verdict is Verdict.ANSWER_LOST:
             raise BackendError(f"the answer to {call} was lost")
+        if verdict is Verdict.UNEXPECTED:
+            raise ZeroDivisionError(f"{call} failed in an unexpected way")
         return value
 
     # the supervisor's own process

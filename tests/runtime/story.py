@@ -172,6 +172,7 @@ EVENTS = {
         },
     ),
     "preserve": (3, {"pool": sorted(POOLS), "preserved": (True, True, False)}),
+    "commands_are_lost": (3, {"times": (1, 2)}),
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
     "no_room": (18, {"node": NODES, "full": (True, True, False)}),
@@ -257,6 +258,8 @@ class StoryCalls(HeldCalls):
             self.seen["a call was refused"] += 1
         if verdict is Verdict.ANSWER_LOST:
             self.seen["an answer was lost"] += 1
+        if verdict is Verdict.UNEXPECTED:
+            self.seen["a call failed in an unexpected way"] += 1
         return verdict
 
 
@@ -356,6 +359,8 @@ class Story(JobEvents, TaskEvents):
         self.checkpoints: dict[str, int] = {}
         #: The actors for which their node has no room, which have no process yet.
         self.waiting: list[FakeActor] = []
+        #: How many of the next answers to polls are lost that bring commands.
+        self.answers_lost = 0
         #: The processes that poll for commands, and their open polls.
         self.hosts: set[asyncio.Task] = set()
         self.polls: set[asyncio.Task] = set()
@@ -441,7 +446,12 @@ class Story(JobEvents, TaskEvents):
                 await asyncio.sleep(0.5)  # virtual time
                 continue
             encoded = answer[0] if isinstance(answer, tuple) else answer
-            assert b"internal_error" not in encoded, encoded
+            if b"internal_error" in encoded:
+                # Only its own caller is refused where what a request asks for fails in an unexpected way.
+                assert b"failed in an unexpected way" in encoded, encoded
+                self.seen["a request failed in an unexpected way"] += 1
+                self.open.pop(asyncio.current_task(), None)
+                return
             self.note(decode_request(data), encoded)
             self.open.pop(asyncio.current_task(), None)
             return
@@ -575,16 +585,24 @@ class Story(JobEvents, TaskEvents):
 
     async def _serve(self, actor, init):
         process = Process(self, SAFE_POINTS_S[actor.pid % len(SAFE_POINTS_S)])
+        received = []
         while actor.alive:
             service = self.service
-            poll = asyncio.ensure_future(service.poll(init.agent_name, init.incarnation, init.key))
+            own = (init.agent_name, init.incarnation, init.key)
+            poll = asyncio.ensure_future(service.poll(*own, None, received))
             self.polls.add(poll)
             await asyncio.wait({poll})
             self.polls.discard(poll)
             if poll.cancelled() or poll.exception() is not None:
                 await asyncio.sleep(1.0)  # virtual time
                 continue
-            for command in unpack(poll.result(), list[Command]):
+            commands = unpack(poll.result(), list[Command])
+            if commands and self.answers_lost:
+                self.answers_lost -= 1
+                self.seen["commands were lost on their way"] += 1
+                continue
+            received = [command.command_id for command in commands]
+            for command in commands:
                 driver = self.drivers.of(actor)
                 if driver is None:
                     result = await self._carried_out(command, process)
@@ -739,6 +757,10 @@ class Story(JobEvents, TaskEvents):
     async def look_fails(self, calls, times):
         self.held.failing.update(dict.fromkeys(calls, times))
 
+    async def commands_are_lost(self, times):
+        """What processes are to do does not reach them."""
+        self.answers_lost = times
+
     async def not_killable(self, node, times):
         """What agents on a node have started does not end for a while."""
         self.held.unkillable[node] += times
@@ -857,6 +879,7 @@ class Story(JobEvents, TaskEvents):
         self.held.refused, self.backend.full = set(), set()
         self.give_room()
         self.held.failing.clear()
+        self.answers_lost = 0
         self.disk.failing.clear()
         self.held.through |= CALLS
         self.held.unkillable.clear()

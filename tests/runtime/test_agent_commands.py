@@ -71,10 +71,13 @@ def test_a_result_that_came_in_parts_is_put_together():
         (command,) = await agents.commands.poll("a", 1)
         number = command.command_id
         assert agents.commands.part(number, 0, b"1234")
-        assert not agents.commands.part(number, 0, b"1234"), "it is there already"
+        assert agents.commands.part(number, 0, b"1234"), "its answer was lost, and it is there"
+        assert not agents.commands.part(number, 0, b"4321"), "something else is there"
+        assert not agents.commands.part(number, 1, b"1234"), "it does not follow on what is there"
         assert not agents.commands.part(number, 4, "text")
         assert not agents.commands.part(number, 4, b"56789"), "more than it may take"
         assert agents.commands.part(number, 4, b"5678")
+        assert not agents.commands.part(number, 0, b"1234"), "others have come since"
         agents.commands.done(number, pack(CommandResult(part_bytes=8)))
         assert (await order).data == b"12345678"
         assert not agents.commands.part(number, 8, b""), "nobody waits for it any more"

@@ -19,7 +19,7 @@ def test_commands_are_handed_out_in_order_and_once():
         line.send(command(1))
         line.send(command(2))
         assert await line.ask() == [command(1), command(2)]
-        asking = line.ask()
+        asking = line.ask([1, 2])
         assert not asking.done()
         line.send(command(3))
         assert await asking == [command(3)]
@@ -46,11 +46,34 @@ def test_a_new_process_is_given_what_the_former_one_did_not_answer():
             line.send(command(n))
         assert await line.ask() == [command(1), command(2)]
         line.drop(command(1))
-        dead = line.ask()
+        dead = line.ask([1, 2])
         line.renew()
         line.send(command(3))
         assert await dead == []
         assert await line.ask() == [command(2), command(3)]
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_commands_whose_answer_was_lost_are_given_again_before_newer_ones():
+    async def story():
+        queue = CommandQueue()
+        queue.send(command(1))
+        assert await queue.ask() == [command(1)]
+        for number in (2, 3):
+            queue.send(command(number))
+        assert await queue.ask([1]) == [command(2), command(3)]
+        queue.drop(command(2))
+        queue.send(command(4))
+        assert await queue.ask([1]) == [command(3), command(4)], (
+            "what was answered is not given again"
+        )
+        asking = queue.ask([3, 4])
+        assert not asking.done(), (
+            "what has arrived is not given again, though it is not answered yet"
+        )
+        queue.renew()
+        assert await queue.ask() == [command(1), command(3), command(4)]
 
     asyncio.run(asyncio.wait_for(story(), 30))
 

@@ -64,10 +64,12 @@ class Hosts:
         self.polling.append(asyncio.ensure_future(self._serve(init)))
 
     async def _serve(self, init):
-        service = self.life.service
+        service, received = self.life.service, []
         while True:
-            commands = await service.poll(init.agent_name, init.incarnation, init.key)
-            for command in unpack(commands, list[Command]):
+            own = (init.agent_name, init.incarnation, init.key)
+            commands = unpack(await service.poll(*own, None, received), list[Command])
+            received = [command.command_id for command in commands]
+            for command in commands:
                 if init.agent_name not in self.silent:
                     self.heard.append((init.agent_name, command.kind))
                     await service.command_done(command.command_id, pack(CommandResult()))

@@ -180,8 +180,11 @@ class Running(FakeBackend):
 
 async def answer_commands(service, report):
     """The process of an agent whose method blocks: it says whether its run has ended, and obeys."""
+    commands = []
     while True:
-        for command in unpack(await service.poll("t", 1), list[Command]):
+        received = [command.command_id for command in commands]
+        commands = unpack(await service.poll("t", 1, b"", None, received), list[Command])
+        for command in commands:
             result = CommandResult(data=report if command.kind == "report" else None)
             await service.command_done(command.command_id, pack(result))
 

@@ -14,6 +14,7 @@ from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.messages.instructions import AnswerRequest
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.state.invariants import check
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as reactor_module
@@ -21,7 +22,9 @@ from schedulemesh.runtime.journal.recovery import EarlierLives
 from schedulemesh.runtime.journal.witness import Seen
 from schedulemesh.runtime.reactor import JournalCondition, Reactor
 from schedulemesh.runtime.services.answers import Answers
+from schedulemesh.store import writer as writer_module
 from schedulemesh.store.journal import MemoryJournal
+from schedulemesh.store.recovery import Stored
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import Mesh, differences, pool
 from tests.runtime.test_clock import Machine
@@ -622,3 +625,83 @@ def test_a_new_journal_is_never_taken_for_an_old_one():
         await reactor.close(destroy=True)
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def out_of_memory_once(monkeypatch, owner, name):
+    """Have the next call of a function fail for lack of memory."""
+    function, calls = getattr(owner, name), []
+
+    def once(*args):
+        if not calls:
+            calls.append(args)
+            raise MemoryError
+        return function(*args)
+
+    monkeypatch.setattr(owner, name, once)
+    return calls
+
+
+@pytest.mark.parametrize("call", ["fold", "copy"])
+def test_a_state_that_cannot_be_read_anew_for_a_moment_is_read_later(tmp_path, monkeypatch, call):
+    @on_loop
+    async def test_story(reactor, journal, orders):
+        await reactor.step(wanted("p"))
+        failed = out_of_memory_once(monkeypatch, MeshState, "evolve")
+        folding = out_of_memory_once(monkeypatch, Stored, call)
+        with pytest.raises(MemoryError):
+            await reactor.step(wanted("q"))
+        assert failed
+        await asyncio.wait_for(reactor.step(wanted("r")), 10)
+        assert folding
+        assert {*reactor.state.ledger.accounts} == {"p", "r"}
+
+    test_story(tmp_path)
+
+
+def test_a_state_that_cannot_be_rolled_back_for_a_moment_is_rolled_back_later(
+    tmp_path, monkeypatch
+):
+    @on_loop
+    async def test_story(reactor, journal, orders):
+        await reactor.step(wanted("p"))
+        journal.fails = lambda: "before"
+        folding = out_of_memory_once(monkeypatch, Stored, "fold")
+        with pytest.raises(JournalError):
+            await asyncio.wait_for(reactor.step(wanted("q")), 10)
+        assert folding
+        journal.fails = None
+        await asyncio.wait_for(reactor.writable(), 10)
+        await reactor.step(wanted("r"))
+        assert {*reactor.state.ledger.accounts} == {"p", "r"}
+
+    test_story(tmp_path)
+
+
+def test_the_journal_is_written_again_after_a_write_that_lacked_memory(tmp_path, monkeypatch):
+    @on_loop
+    async def test_story(reactor, journal, orders):
+        out_of_memory_once(monkeypatch, writer_module, "joined")
+        with pytest.raises(JournalError, match="MemoryError"):
+            await asyncio.wait_for(reactor.step(wanted("p")), 10)
+        await asyncio.wait_for(reactor.writable(), 10)
+        await reactor.step(wanted("q"))
+        assert {*reactor.state.ledger.accounts} == {"q"}
+
+    test_story(tmp_path)
+
+
+def test_a_recovery_that_fails_leaves_the_journal_to_the_next_one(tmp_path, monkeypatch):
+    path = tmp_path / "j.sqlite"
+
+    async def story():
+        reactor = await Reactor.recover(SqlJournal(path))
+        await reactor.step(wanted("p"))
+        await reactor.close(destroy=False)
+        out_of_memory_once(monkeypatch, Stored, "fold")
+        with pytest.raises(MemoryError):
+            await Reactor.recover(SqlJournal(path))
+        again = await Reactor.recover(SqlJournal(path))
+        assert {*again.state.ledger.accounts} == {"p"}
+        await again.close(destroy=False)
+
+    asyncio.run(asyncio.wait_for(story(), 30))

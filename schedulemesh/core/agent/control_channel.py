@@ -184,6 +184,8 @@ class ControlChannel:
         #: The process is about to end; and the request for commands that is in progress.
         self._ends = False
         self._request: ObjectRef | None = None
+        #: The ids of the commands that came with the last answer, which the next request confirms.
+        self._received: list[int] = []
         #: The report of a task's run that has ended; None: it has not.
         self.report_of: Callable[[str], bytes | None] = lambda _task_id: None
         self._thread: threading.Thread | None = None
@@ -267,7 +269,8 @@ class ControlChannel:
             commands: list[Command] = []
             with self._failures():
                 commands = unpack(fetched(self._poll()), list[Command])
-            # Each by itself: the supervisor does not give them again, and waits for the result of each.
+                self._received = [command.command_id for command in commands]
+            # Each by itself: the supervisor waits for the result of each.
             for command in commands:
                 with self._failures():
                     self._take(command)
@@ -315,7 +318,7 @@ class ControlChannel:
     def _poll(self) -> ObjectRef:
         usage = self._usage.newest()
         packed = None if usage is None else pack(usage)
-        self._request = self._supervisor.poll.remote(*self._own, packed)
+        self._request = self._supervisor.poll.remote(*self._own, packed, self._received)
         if self._ends:
             self._cancel_request()
         return self._request

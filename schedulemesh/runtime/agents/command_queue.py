@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -25,8 +26,10 @@ class CommandQueue:
         self._waiting: deque[Command] = deque()
         #: By id, when the time is over that commands name, on the monotonic clock.
         self._until: dict[int, float] = {}
-        #: By id, the commands that the process has received and not answered.
+        #: By id, the commands that were sent to the process and that it has not answered.
         self._given: dict[int, Command] = {}
+        #: The ids of those of which the process has not said that it has received them.
+        self._unconfirmed: set[int] = set()
         #: The open poll; None: the process executes commands, or has not polled yet.
         self._question: asyncio.Future[list[Command]] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -48,12 +51,18 @@ class CommandQueue:
         """Seconds since the process was started, or last polled."""
         return time.monotonic() - self._last_contact
 
-    def ask(self) -> asyncio.Future[list[Command]]:
+    def ask(self, received: Iterable[int] = ()) -> asyncio.Future[list[Command]]:
         """Open a poll: a future of the queued commands. An earlier poll is answered with nothing, because its
         process may have died since.
+
+        ``received``: the ids of the commands that the last answer has brought to the process. It polls again
+        once it has carried these out, so what it has not received was lost on the way, and is queued again,
+        before all others.
         """
         self._last_contact = time.monotonic()
         self._void()
+        self._unconfirmed.difference_update(received)
+        self._queue_again([c for c in self._given.values() if c.command_id in self._unconfirmed])
         loop = asyncio.get_running_loop()
         question: asyncio.Future[list[Command]] = loop.create_future()
         self._question = question
@@ -66,6 +75,7 @@ class CommandQueue:
     def drop(self, command: Command) -> None:
         """Remove a command whose result is no longer needed."""
         self._given.pop(command.command_id, None)
+        self._unconfirmed.discard(command.command_id)
         self._until.pop(command.command_id, None)
         for waiting in list(self._waiting):
             if waiting.command_id == command.command_id:
@@ -77,14 +87,21 @@ class CommandQueue:
         """
         self._last_contact = time.monotonic()
         self._void()
-        self._waiting.extendleft(reversed(self._given.values()))
-        self._given.clear()
+        self._queue_again([*self._given.values()])
+
+    def _queue_again(self, commands: Sequence[Command]) -> None:
+        """Queue commands that were sent again, before those that were not."""
+        self._waiting.extendleft(reversed(commands))
+        for command in commands:
+            del self._given[command.command_id]
+            self._unconfirmed.discard(command.command_id)
 
     def _answer(self) -> None:
         """Answer the open poll with all queued commands."""
         commands = [self._with_time_left(command) for command in self._waiting]
         self._waiting.clear()
         self._given.update((command.command_id, command) for command in commands)
+        self._unconfirmed.update(command.command_id for command in commands)
         self._close_question(commands)
 
     def _with_time_left(self, command: Command) -> Command:

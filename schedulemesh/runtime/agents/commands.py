@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from typing_extensions import TypedDict, Unpack
@@ -91,15 +91,23 @@ class AgentCommands:
             self._results.pop(command.command_id, None)
             self._parts.pop(command.command_id, None)
 
-    def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
-        """A host asks for commands. One that is being ended gets none, and waits."""
-        return (self._queue_of(name, incarnation) or CommandQueue()).ask()
+    def poll(
+        self, name: str, incarnation: int, received: Iterable[int] = ()
+    ) -> asyncio.Future[list[Command]]:
+        """A host asks for commands, and says which it has received. One that is being ended gets none, and
+        waits.
+        """
+        return (self._queue_of(name, incarnation) or CommandQueue()).ask(received)
 
     def part(self, command_id: int, begin: int, data: object) -> bool:
-        """A host sends a part of a large result; False: nobody waits for it, or it is not what is due."""
+        """A host sends a part of a large result; False: nobody waits for it, or it is not what is due. One
+        whose answer was lost comes again.
+        """
         parts = self._parts.get(command_id)
-        if parts is None or type(data) is not bytes or begin != parts.size:
+        if parts is None or type(data) is not bytes or begin > parts.size:
             return False
+        if begin < parts.size:
+            return begin + len(data) == parts.size and parts.taken[-1] == data
         if parts.size + len(data) > parts.limit_bytes:
             return False
         parts.taken.append(data)

@@ -19,7 +19,8 @@ _FIRST_S, _LAST_S = 0.5, 30.0
 class Endings:
     """The endings in progress by what is ended: one at a time for each.
 
-    An ending goes on when whoever asked for it is cancelled. One that fails is logged, and may be repeated.
+    An ending goes on when whoever asked for it is cancelled. One that fails is logged and tried again, until
+    it succeeds: others wait for what is held, and nobody else would end it.
     """
 
     def __init__(self) -> None:
@@ -41,8 +42,8 @@ class Endings:
         """As ``once``, without waiting."""
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.ensure_future(work())
-            task.add_done_callback(lambda _: self._over(key))
+            task = self._tasks[key] = asyncio.ensure_future(_until_ended(key, work))
+            task.add_done_callback(lambda _: self._tasks.pop(key))
         return task
 
     def cancel_all(self) -> None:
@@ -50,10 +51,17 @@ class Endings:
         for task in self._tasks.values():
             task.cancel()
 
-    def _over(self, key: Key) -> None:
-        task = self._tasks.pop(key)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s has not been ended", key[0], exc_info=error)
+
+async def _until_ended(key: Key, work: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Return when ``work`` has ended something, however often it fails before."""
+    for pause_s in pauses():
+        try:
+            await work()
+        except Exception:  # logged: it is tried again
+            logger.exception("%s has not been ended; next attempt in %g s", key[0], pause_s)
+        else:
+            return
+        await asyncio.sleep(pause_s)
 
 
 def pauses(first_s: float = _FIRST_S, last_s: float = _LAST_S) -> Iterator[float]:

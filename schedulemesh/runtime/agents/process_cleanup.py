@@ -228,14 +228,17 @@ class ProcessCleanup:
             logger.warning(
                 "the process cleaner of node %s failed: %s", node_id, error or "no answer"
             )
-            self._replace(node_id, cleaner)
-            return None
+        except Exception:  # logged: what it has ended is as unknown as without an answer
+            logger.exception("the process cleaner of node %s failed", node_id)
+        self._replace(node_id, cleaner)
+        return None
 
     def _replace(self, node_id: str, failed: NodeCleaner) -> None:
         """Have the next call use another cleaner than one that died or does not answer."""
         if self._cleaners.get(node_id) is failed:
             del self._cleaners[node_id]
-            failed.close()
+            with contextlib.suppress(BackendError):
+                failed.close()
 
     async def _living_nodes(self) -> set[str]:
         """Asked until it is known: a node counts as alive until the cluster says that it is not."""

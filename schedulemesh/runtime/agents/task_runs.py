@@ -23,6 +23,7 @@ from schedulemesh.protocol.agents import (
     pack,
     unpack,
 )
+from schedulemesh.runtime.agents.endings import pauses
 from schedulemesh.runtime.agents.gangs import processes_of
 from schedulemesh.runtime.agents.process_cleanup import DEATH_S
 from schedulemesh.runtime.agents.registry import Agents
@@ -44,8 +45,18 @@ class TaskRunner:
         self._code = code
 
     async def run(self, order: RunTask) -> None:
-        """Run a task to its end, and report it; nothing is reported where the agent ends before."""
-        report = await self._report(order)
+        """Run a task to its end, and report it; nothing is reported where the agent ends before.
+
+        What fails meanwhile is tried again, because the agent runs the task once however often it is asked.
+        """
+        for pause_s in pauses():
+            try:
+                report = await self._report(order)
+            except Exception:  # logged: without a report the task would never end
+                logger.exception("the run of task %s is asked for again", order.task_id)
+            else:
+                break
+            await asyncio.sleep(pause_s)
         if report is not None:
             await self._reported(order, report)
 

@@ -125,6 +125,9 @@ class Groups:
             error = await self._create_and_place(order)
         except BackendError as refused:
             error = f"Ray refused to make it: {refused}"
+        except Exception as failed:
+            logger.exception("placement group %s was not made", order.group_id)
+            error = f"it could not be made: {failed!r}"
         if order.group_id in self._removing:
             return None
         if not error:
@@ -378,6 +381,8 @@ class Groups:
                     return
             except BackendError as error:
                 logger.warning("placement group %s cannot be removed yet: %s", group_id, error)
+            except Exception:  # logged: it is tried again
+                logger.exception("placement group %s cannot be removed yet", group_id)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
 

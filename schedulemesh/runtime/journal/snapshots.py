@@ -100,6 +100,8 @@ class Snapshots:
             await self._writer.compact(written, upto, keep, self.keep_after())
         except JournalError as error:
             logger.warning("no snapshot of the journal could be made: %s", error)
+        except Exception:  # logged: the next one is due after as many facts
+            logger.exception("no snapshot of the journal could be made")
 
     def cancel(self) -> None:
         """Cancel a running snapshot, because the journal is being closed."""
