@@ -125,7 +125,7 @@ class Groups:
             error = await self._create_and_place(order)
         except BackendError as refused:
             error = f"Ray refused to make it: {refused}"
-        except Exception as failed:
+        except Exception as failed:  # logged: the result tells of it
             logger.exception("placement group %s was not made", order.group_id)
             error = f"it could not be made: {failed!r}"
         if order.group_id in self._removing:
