@@ -20,7 +20,7 @@ turns, and so do the tasks of a pool (``turns``). A reclaim does not wait for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -190,8 +190,9 @@ def _note_freed(tx: Transaction) -> None:
         queue.no_group.clear()
         groups.changed = False
     if cluster.freed:
-        cluster.freed = False
-        queue.no_room.clear()
+        freed = [cluster.nodes.get(node_id) for node_id in cluster.freed]
+        cluster.freed.clear()
+        queue.no_room.forget([None if node is None else node.labels for node in freed])
         queue.changed = True
 
 
@@ -776,10 +777,7 @@ class _Pass:
         """The request of a task in each of its ways in which it fits, the preferred one first. Ways in which
         it surely has no room are not looked at.
         """
-        ways = self._ways(queue_class, task.submission)
-        for way in ways:
-            if len(ways) > 1 and not self._may_have_room(way):
-                continue
+        for way in self._open_ways(task, queue_class):
             request = understand_alone(self._tx, in_way(task.submission, way))
             if isinstance(request, Refused):
                 continue
@@ -787,6 +785,18 @@ class _Pass:
                 yield request
             elif not self._ahead:
                 self._note_no_room(request)
+
+    def _open_ways(self, task: QueuedTask, queue_class: QueueClass) -> Iterable[TaskSubmitted]:
+        """The ways in which a task may run and may have room."""
+        ways, places = self._ways(queue_class, task.submission), queue_class.on_nodes
+        if len(ways) == 1:
+            return ways
+        if not places or self._tx.state.ledger.accounts[task.pool_name].spec.groups is not None:
+            return filter(self._may_have_room, ways)
+        no_room = self._tx.state.queue.no_room
+        return [
+            way for way, place in zip(ways, places, strict=True) if not no_room.includes(*place)
+        ]
 
     def _over_before(self) -> RunTimes:
         """Within which run times a task may be over before one of the windows ahead."""
@@ -798,11 +808,13 @@ class _Pass:
     def _note_no_room(self, request: Request) -> None:
         """Note that a request does not fit, for others that ask for the same."""
         queue = self._tx.state.queue
+        if request.payment.short:
+            return  # what waits for quota needs more of a node
         if request.by_node:
             queue.no_room.add(request.stimulus.agent.node_labels, request.need)
         group_request = request.group_request
         # A spare reserved group depends on more than groups and room: on who else of the pool waits.
-        if group_request is not None and group_request.spare is None and not request.payment.short:
+        if group_request is not None and group_request.spare is None:
             queue.no_group.add(_kind_of(group_request))
 
     def _try_admit(self, task: QueuedTask, queue_class: QueueClass) -> bool | StartWouldDelay:

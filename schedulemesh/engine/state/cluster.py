@@ -53,8 +53,8 @@ class Cluster:
         #: Keys of all nodes that are not cordoned, ascending.
         self._index: list[tuple[int, int, str]] = []
         self._rankings = Rankings(self.nodes, self.workload)
-        #: Whether room on a node has become free since the queue was served last.
-        self.freed = False
+        #: The nodes on which room has become free since the queue was served last, and those that were lost.
+        self.freed: set[str] = set()
         #: Nodes that count as cordoned for as long as a decision takes, by id; see ``without``.
         self.set_aside: dict[str, Node] = {}
         #: The totals of all nodes, each once; None: to be collected again.
@@ -82,7 +82,7 @@ class Cluster:
             node.external_usage = report.external_usage
         self._recount(node)
         self._reindex(node)
-        self.freed = True
+        self.freed.add(report.node_id)
 
     def adopt(self, node: Node) -> None:
         """Add a node with its allocations, from a snapshot."""
@@ -97,7 +97,7 @@ class Cluster:
         self._unindex(node)
         self._rankings.rescale()
         # Without any node, only quota decides.
-        self.freed = True
+        self.freed.add(node_id)
 
     def cordon(self, node_id: str, cordoned: bool) -> None:
         """Set whether the node is closed to new agents."""
@@ -105,7 +105,7 @@ class Cluster:
         self._unindex(node)
         node.cordoned = cordoned
         self._reindex(node)
-        self.freed = True
+        self.freed.add(node_id)
 
     @contextmanager
     def without(self, node_ids: Iterable[str]) -> Iterator[None]:
@@ -166,7 +166,7 @@ class Cluster:
             node.promised = tuple(other for other in node.promised if other != key)
         self._charge(node, allocation.held, allocation.devices, -1)
         self._reindex(node)
-        self.freed = True
+        self.freed.add(node_id)
 
     def promise(self, node_id: str, key: str, gpu: int, agent_name: str) -> None:
         """Promise this GPU amount to an incoming agent, whose allocation gets it when its victims have
@@ -211,7 +211,7 @@ class Cluster:
             node.allocations[key].promised_to = ""
             node.promised = tuple(other for other in node.promised if other != key)
             self._touch(node)
-            self.freed = True
+            self.freed.add(node_id)
 
     def confirm(self, node_id: str, key: str, need: Resources, gpu_ids: tuple[str, ...]) -> None:
         """Record that the agent runs on these GPUs. Devices assumed for others are assigned again, and
@@ -242,7 +242,7 @@ class Cluster:
         discard_contradicted(node, key)
         self._recount(node)
         self._reindex(node)
-        self.freed = True
+        self.freed.add(node_id)
 
     def touch(self, node_id: str | None) -> None:
         """Invalidate what the victim search summed up for this node: its tasks have changed."""

@@ -10,7 +10,7 @@ the rate times the time of arrival.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from sortedcontainers import SortedList
@@ -19,7 +19,7 @@ from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.flavors import counted, flavors_for
-from schedulemesh.domain.node_labels import NodeLabels
+from schedulemesh.domain.node_labels import NodeLabels, selects
 from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources, least
@@ -142,6 +142,10 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return bool(self.waits_for) or self.broken_by is not None
 
 
+#: Up to so many nodes on which room was freed are compared with the labels of what fits on no node.
+_FREED_NODES = 8
+
+
 class NoRoom:
     """Needs that fit on no node. What needs no less fits on none either."""
 
@@ -158,7 +162,10 @@ class NoRoom:
 
     def includes(self, node_labels: NodeLabels, need: Resources) -> bool:
         """Whether a need surely fits on no node with these labels."""
-        return any(other.fits(need) for other in self._needs.get(node_labels, ()))
+        for other in self._needs.get(node_labels, ()):  # noqa: SIM110  # faster, and asked often
+            if other.fits(need):
+                return True
+        return False
 
     def includes_all(self, places: Places) -> bool:
         """Whether each of these needs surely fits on no node with its labels. It is asked most often."""
@@ -176,8 +183,20 @@ class NoRoom:
     def __bool__(self) -> bool:
         return bool(self._needs)
 
+    def forget(self, freed: Sequence[Mapping[str, str] | None]) -> None:
+        """Forget what may fit now that room was freed on nodes with these labels. None: a node was lost, and
+        without any, only quota decides.
+        """
+        if None in freed or len(freed) > _FREED_NODES:
+            self.clear()
+            return
+        self._all_full.clear()
+        for selector in list(self._needs):
+            if any(labels is not None and selects(selector, labels) for labels in freed):
+                del self._needs[selector]
+
     def clear(self) -> None:
-        """Forget all: room was freed."""
+        """Forget all."""
         self._needs.clear()
         self._all_full.clear()
 
