@@ -9,12 +9,14 @@ import os
 
 import msgspec
 
+from schedulemesh.domain.agent import Alternative, with_alternatives
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.flavors import Flavor, TakenFlavor, covered_kinds
+from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted
-from tests.engine.builders import Mesh
+from tests.engine.builders import Mesh, amount
 from tests.engine.histories import History, TwinMesh
 from tests.engine.random_specs import Dice
 
@@ -159,6 +161,52 @@ class ChangingHistory(History):
         self.dice = ChangingDice(seed)
 
 
+#: Labels of nodes that tasks ask for, and what they take in a further alternative.
+SELECTORS = ((), (("rack", "r1"),), (("rack", "!r1"),), (("rack", "in(r2,r3)"),))
+AMOUNTS = (amount(cpu=1), amount(gpu=1), amount(cpu=2, gpu=0.5))
+OWNER_LIMITS = ({}, {"default": {"gpu": 1}}, {"default": {"running": 2}, "ada": {"cpu": 8}})
+
+
+class OwnersDice(ChangingDice):
+    """Pools may also limit their owners, and be fair between them."""
+
+    def pool(self, name):
+        return msgspec.structs.replace(
+            super().pool(name),
+            owner_order=self.any(("none", "fair")),
+            owner_limits=parse_owner_limits(self.any(OWNER_LIMITS)),
+        )
+
+
+class WaysHistory(ChangingHistory):
+    """Tasks of several owners ask for labels of nodes, and many have alternatives."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.dice = OwnersDice(seed)
+
+    def submission(self, **more):
+        submission = super().submission(**more)
+        agent, task = submission.agent, submission.task
+        agent = msgspec.structs.replace(agent, node_labels=self.any(SELECTORS))
+        if self.chance(0.4) and agent.resources and not submission.default_resources:
+            others = [self.alternative(agent) for _ in range(self.any((1, 2)))]
+            agent = with_alternatives(agent, tuple(others))
+        if task is not None:
+            task = msgspec.structs.replace(task, owner=self.any(("", "ada", "ben")))
+        return msgspec.structs.replace(submission, agent=agent, task=task)
+
+    def alternative(self, agent):
+        has_amount = not agent.bundles and self.chance(0.4)
+        return Alternative(
+            node_labels=self.any(SELECTORS), resources=self.any(AMOUNTS) if has_amount else None
+        )
+
+    def _node(self, name):
+        rack = self.any(("r1", "r2", "r3"))
+        return msgspec.structs.replace(super()._node(name), labels={"rack": rack})
+
+
 def run(history_of):
     seed = os.environ.get("SCHEDULEMESH_SEED", "1")
     print(f"SCHEDULEMESH_SEED={seed}")
@@ -178,3 +226,7 @@ def test_one_flavor_of_every_node_changes_no_decision():
 
 def test_pools_may_gain_and_lose_flavors_at_any_time():
     assert run(ChangingHistory) > 50
+
+
+def test_tasks_have_alternatives_and_owners_in_pools_that_change():
+    assert run(WaysHistory) > 50

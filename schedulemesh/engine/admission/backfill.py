@@ -128,9 +128,11 @@ class Backfill:
         taken = sums_on(plan.placement.node_ids, bundles)
         for victim in plan.victims:
             for node_id, key in victim.allocations:
-                if node_id in taken and self._delays.outlasts(victim.name, head):
-                    allocated = held_by(cluster.nodes[node_id].allocations[key])
-                    taken[node_id] = taken[node_id].beyond(allocated)
+                if node_id not in taken or not self._delays.outlasts(victim.name, head):
+                    continue
+                allocation = cluster.nodes[node_id].allocations.get(key)
+                if allocation is not None:  # one that needs nothing has none
+                    taken[node_id] = taken[node_id].beyond(held_by(allocation))
         return self._delays.takes_room(taken, [head])
 
     def permitted_or_noted(self, request: Request, task: QueuedTask) -> Request | StartWouldDelay:
