@@ -10,7 +10,7 @@ the rate times the time of arrival.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from sortedcontainers import SortedList
@@ -19,7 +19,6 @@ from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.flavors import counted, flavors_for
-from schedulemesh.domain.node_labels import NodeLabels, selects
 from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources, least
@@ -33,8 +32,9 @@ from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import expected_total_s
 from schedulemesh.engine.state.fair_order import Entry, FairOrder
 from schedulemesh.engine.state.long_waits import LongWaits
+from schedulemesh.engine.state.no_room import NoRoom
 from schedulemesh.engine.state.owners import Owners
-from schedulemesh.engine.state.queue_classes import ClassKey, Places, PoolQueue, QueueClass
+from schedulemesh.engine.state.queue_classes import ClassKey, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -140,65 +140,6 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     def depends(self) -> bool:
         """Whether it may not start before other tasks have ended, or never."""
         return bool(self.waits_for) or self.broken_by is not None
-
-
-#: Up to so many nodes on which room was freed are compared with the labels of what fits on no node.
-_FREED_NODES = 8
-
-
-class NoRoom:
-    """Needs that fit on no node. What needs no less fits on none either."""
-
-    def __init__(self) -> None:
-        #: By the labels that nodes must have; of each no need that another one makes superfluous.
-        self._needs: dict[NodeLabels, list[Resources]] = {}
-        #: Places of which all are among these, by identity: most classes ask for the same.
-        self._all_full: dict[int, Places] = {}
-
-    def add(self, node_labels: NodeLabels, need: Resources) -> None:
-        """Note a need that fits on no node with these labels."""
-        others = self._needs.get(node_labels, ())
-        self._needs[node_labels] = [other for other in others if not need.fits(other)] + [need]
-
-    def includes(self, node_labels: NodeLabels, need: Resources) -> bool:
-        """Whether a need surely fits on no node with these labels."""
-        for other in self._needs.get(node_labels, ()):  # noqa: SIM110  # faster, and asked often
-            if other.fits(need):
-                return True
-        return False
-
-    def includes_all(self, places: Places) -> bool:
-        """Whether each of these needs surely fits on no node with its labels. It is asked most often."""
-        if id(places) in self._all_full:
-            return True
-        for node_labels, need in places:
-            for other in self._needs.get(node_labels, ()):
-                if other.fits(need):
-                    break
-            else:
-                return False
-        self._all_full[id(places)] = places
-        return True
-
-    def __bool__(self) -> bool:
-        return bool(self._needs)
-
-    def forget(self, freed: Sequence[Mapping[str, str] | None]) -> None:
-        """Forget what may fit now that room was freed on nodes with these labels. None: a node was lost, and
-        without any, only quota decides.
-        """
-        if None in freed or len(freed) > _FREED_NODES:
-            self.clear()
-            return
-        self._all_full.clear()
-        for selector in list(self._needs):
-            if any(labels is not None and selects(selector, labels) for labels in freed):
-                del self._needs[selector]
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._needs.clear()
-        self._all_full.clear()
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):

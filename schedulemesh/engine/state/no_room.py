@@ -1,0 +1,69 @@
+"""What surely has no room on any node, so that a pass over the queue asks for it once, and not for each class
+of tasks. It is noted as a search for a node finds none, and forgotten as room is freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from schedulemesh.domain.node_labels import NodeLabels, selects
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.state.queue_classes import Places
+
+#: Up to so many nodes on which room was freed are compared with the labels of what fits on no node.
+_FREED_NODES = 8
+
+
+class NoRoom:
+    """Needs that fit on no node. What needs no less fits on none either."""
+
+    def __init__(self) -> None:
+        #: By the labels that nodes must have; of each no need that another one makes superfluous.
+        self._needs: dict[NodeLabels, list[Resources]] = {}
+        #: Places of which all are among these, by identity: most classes ask for the same.
+        self._all_full: dict[int, Places] = {}
+
+    def add(self, node_labels: NodeLabels, need: Resources) -> None:
+        """Note a need that fits on no node with these labels."""
+        others = self._needs.get(node_labels, ())
+        self._needs[node_labels] = [other for other in others if not need.fits(other)] + [need]
+
+    def includes(self, node_labels: NodeLabels, need: Resources) -> bool:
+        """Whether a need surely fits on no node with these labels."""
+        for other in self._needs.get(node_labels, ()):  # noqa: SIM110  # faster, and asked often
+            if other.fits(need):
+                return True
+        return False
+
+    def includes_all(self, places: Places) -> bool:
+        """Whether each of these needs surely fits on no node with its labels. It is asked most often."""
+        if id(places) in self._all_full:
+            return True
+        for node_labels, need in places:
+            for other in self._needs.get(node_labels, ()):
+                if other.fits(need):
+                    break
+            else:
+                return False
+        self._all_full[id(places)] = places
+        return True
+
+    def __bool__(self) -> bool:
+        return bool(self._needs)
+
+    def forget(self, freed: Sequence[Mapping[str, str] | None]) -> None:
+        """Forget what may fit now that room was freed on nodes with these labels. None: a node was lost, and
+        without any, only quota decides.
+        """
+        if None in freed or len(freed) > _FREED_NODES:
+            self.clear()
+            return
+        self._all_full.clear()
+        for selector in list(self._needs):
+            if any(labels is not None and selects(selector, labels) for labels in freed):
+                del self._needs[selector]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._needs.clear()
+        self._all_full.clear()
