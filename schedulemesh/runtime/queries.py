@@ -35,7 +35,7 @@ from schedulemesh.engine.state.groups import bundle_of, is_bundle
 from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.answers import QueueRow
 from schedulemesh.protocol.credentials import without_token

@@ -42,7 +42,7 @@ from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import held_by
-from schedulemesh.engine.state.queue import Reservation
+from schedulemesh.engine.state.queued_tasks import Reservation
 from schedulemesh.engine.state.snapshot import parts, restored, take_snapshot
 from schedulemesh.engine.state.spared_work import SparedWork
 from schedulemesh.engine.transaction import Step

@@ -45,7 +45,7 @@ from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.agents import Agent, Ending, Starting, Waiting
 from schedulemesh.engine.state.lending import clipped
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from tests.engine.builders import Mesh, node, pool
 from tests.engine.walk import is_ruled_out
 

@@ -10,8 +10,10 @@ from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.codec import decode_chunk, encode_chunk
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.state.compact_tasks import CompactTask
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.snapshot import (
     Snapshot,
     copied,
@@ -94,6 +96,8 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
         "workload_sampled",
         "workload_renew_at",
         "queue_policy",
+        "queue_shared",
+        "queue_columns",
         "next_task_number",
         "queue_turns",
         "authentication",
@@ -167,9 +171,7 @@ def test_classes_arguments_and_payloads_are_referenced():
     assert referenced(take_snapshot(mesh.state)) == set()
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_queue_of_every_kind_comes_back_in_its_order(size):
-    """Most tasks are put in order together, and those with something special one by one between them."""
+def queue_of_every_kind():
     limits = parse_owner_limits({"default": {"running": 1}})
     limited = msgspec.structs.replace(pool("q", cpu=4), owner_limits=limits)
     mesh = Mesh(pool("p", cpu=4), limited, pool("r", cpu=4), nodes=[node("a", cpu=12)])
@@ -190,6 +192,13 @@ def test_a_queue_of_every_kind_comes_back_in_its_order(size):
             mesh.change(f"t{number}", to_front=True)
         if number % 11 == 5:
             mesh.change(f"t{number}", held=True)
+    return mesh
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_queue_of_every_kind_comes_back_in_its_order(size):
+    """Most tasks are put in order together, and those with something special one by one between them."""
+    mesh = queue_of_every_kind()
     again = written(mesh.state, size)
     assert differences(mesh.state, again) == []
     check(again)
@@ -207,10 +216,47 @@ def test_a_queue_of_every_kind_comes_back_in_its_order(size):
 def test_what_queued_tasks_have_in_common_is_kept_once_after_a_restart():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
     for number in range(3):
+        mesh.queue(f"t{number}", cpu=4, duration=60.0)
+    again = written(mesh.state)
+    first, second = (again.queue.by_id[task_id] for task_id in ("t1", "t2"))
+    assert first.common is second.common
+    assert first.common.agent.name == first.common.task.task_id == ""
+    assert (first.agent_name, second.task_id, first.spec.estimated_duration) == ("t1", "t2", 60.0)
+
+
+def test_a_restored_task_has_a_submission_of_its_own_once_that_is_looked_at():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    for number in range(3):
+        mesh.queue(f"t{number}", cpu=4, more={"request_id": f"r{number}"})
+    before = mesh.state.queue.by_id["t1"]
+    task = written(mesh.state).queue.by_id["t1"]
+    assert type(task) is CompactTask
+    assert (task.spec, task.pool_name, task.arrived_at) == (before.spec, "p", before.arrived_at)
+    assert type(task) is CompactTask
+    assert task.submission == before.submission
+    assert type(task) is QueuedTask
+    assert task.submission is task.submission
+    assert (task.spec, task.outline[1:]) == (before.spec, before.outline[1:])
+
+
+def test_a_restored_task_changes_as_any_other():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    for number in range(4):
         mesh.queue(f"t{number}", cpu=4)
     again = written(mesh.state)
-    first, second = (again.queue.by_id[task_id].submission for task_id in ("t1", "t2"))
-    assert first == mesh.state.queue.by_id["t1"].submission
-    assert first.agent.resources is second.agent.resources
-    assert first.agent.pool_name is second.agent.pool_name is second.task.pool_name
-    assert first.task.labels is second.task.labels
+    seen = len(mesh.facts)
+    mesh.change("t3", priority=9.0)
+    mesh.change("t2", held=True)
+    mesh.change("t1", to_front=True)
+    for fact in mesh.facts[seen:]:
+        again.evolve(fact)
+    assert differences(mesh.state, again) == []
+    check(again)
+
+
+def test_a_state_that_was_restored_is_written_as_the_one_that_was_not():
+    state = queue_of_every_kind().state
+    assert take_snapshot(written(state, 7)) == take_snapshot(state)
+    assert [encode_chunk(part) for part in parts(take_snapshot(written(state)), 5)] == [
+        encode_chunk(part) for part in parts(take_snapshot(state), 5)
+    ]

@@ -42,8 +42,8 @@ from schedulemesh.engine.state.groups import Group, GroupPhase, shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.preemption_rules import Incoming
-from schedulemesh.engine.state.queue import LARGEST, QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
+from schedulemesh.engine.state.queued_tasks import LARGEST, QueuedTask
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
 

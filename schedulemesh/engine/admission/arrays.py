@@ -18,7 +18,7 @@ from schedulemesh.engine.messages.queue_facts import ArrayMembersCancelled, Arra
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.arrays import TaskArray
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.errors import InvalidRequestError
 

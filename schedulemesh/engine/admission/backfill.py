@@ -20,7 +20,7 @@ from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.lending import clipped
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.state.ways import as_reserved, has_ways
 from schedulemesh.engine.transaction import Transaction

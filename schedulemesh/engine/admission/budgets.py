@@ -11,7 +11,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.budgets import Meter
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 
 #: How sentences name the period of a budget.
 _PERIODS = {"day": "this_day", "week": "this_week", "month": "this_month"}
@@ -63,7 +63,8 @@ def held_until(state: MeshState, task: QueuedTask) -> float | None:
     waits for none.
     """
     budgets = state.budgets
-    if not budgets.holds(task.pool_name, task.spec.owner, task.need_of_class):
+    owner = task.common_spec.owner
+    if not budgets.holds(task.pool_name, owner, task.need_of_class):
         return None
-    spent = budgets.by_pool[task.pool_name].spent(task.spec.owner, "hold")
+    spent = budgets.by_pool[task.pool_name].spent(owner, "hold")
     return None if spent is None else spent[-1].level_until

@@ -69,8 +69,8 @@ from schedulemesh.engine.state.agents import Ending, Preempted
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_joining import as_joined, leads_class
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.state.ways import ways_of
 from schedulemesh.engine.transaction import Transaction

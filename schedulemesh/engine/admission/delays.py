@@ -30,7 +30,7 @@ from schedulemesh.engine.placement.group_choice import GroupRequest, suits
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask, Reservation
+from schedulemesh.engine.state.queued_tasks import QueuedTask, Reservation
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.state.ways import as_reserved
 from schedulemesh.engine.transaction import Transaction

@@ -60,7 +60,7 @@ from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.lending import LoanCaps, caps_of, clipped, idle_beside, promise
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.preemption_rules import Incoming
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.quota import Payment, pay
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.state.ways import ways_of_task

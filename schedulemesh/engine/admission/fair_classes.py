@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from schedulemesh.engine.state.fair_order import Entry
-from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Before every place.

@@ -24,15 +24,15 @@ from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short, pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import Places
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.quota import Payment, can_pay
 from schedulemesh.engine.state.ways import is_covered, ways_of_task
 
 
 def need_of(state: MeshState, task: QueuedTask) -> Resources:
     """The resources that a queued task asks for, as it prefers to run."""
-    return need_of_submission(state, task.submission)
+    return need_of_submission(state, task.common)
 
 
 def need_of_submission(state: MeshState, submission: TaskSubmitted) -> Resources:
@@ -44,7 +44,7 @@ def need_of_submission(state: MeshState, submission: TaskSubmitted) -> Resources
 
 def quota_need_of(state: MeshState, task: QueuedTask) -> Resources:
     """What a queued task asks for of its pool's quota, in the flavor that it has."""
-    return quota_need_of_submission(state, task.submission)
+    return quota_need_of_submission(state, task.common)
 
 
 def quota_need_of_submission(state: MeshState, submission: TaskSubmitted) -> Resources:
@@ -105,7 +105,7 @@ def why_ruled_out(state: MeshState, task: QueuedTask) -> Reason | None:
     the first of its alternatives. None: it could.
     """
     reasons = [
-        ruled_out(state, each.submission, each.pool_name, need_of(state, each))
+        ruled_out(state, each.common, each.pool_name, need_of(state, each))
         for each in ways_of_task(state.ledger, task)
     ]
     return None if None in reasons else reasons[0]

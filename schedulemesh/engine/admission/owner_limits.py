@@ -13,7 +13,7 @@ from schedulemesh.engine.admission.needs import need_of, quota_need_of
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.ways import ways_of_task
 
 #: How many of an owner's tasks are named.
@@ -64,7 +64,7 @@ def limit_in_each_way(state: MeshState, task: QueuedTask) -> tuple[OwnerLimit, R
     if task.pool_name in state.ledger.flavored:
         ways = ways_of_task(state.ledger, task)
         needs = [counted(need_of(state, way), quota_need_of(state, way)) for way in ways]
-    limits = [state.owners.short(task.pool_name, task.spec.owner, need) for need in needs]
+    limits = [state.owners.short(task.pool_name, task.common_spec.owner, need) for need in needs]
     exceeded = [limit for limit in limits if limit is not None]
     return (exceeded[0], needs[0]) if len(exceeded) == len(needs) else None
 

@@ -33,7 +33,7 @@ from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.groups import GroupPhase, bundle_of, is_bundle
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Allocation, Node, has_labels, held_by
-from schedulemesh.engine.state.queue import Reservation
+from schedulemesh.engine.state.queued_tasks import Reservation
 from schedulemesh.engine.state.tasks import TaskClass
 
 #: Nodes on which a place is sought, those with the most free resources; for a group at least so many per

@@ -38,7 +38,7 @@ from schedulemesh.engine.messages.stimuli import (
 )
 from schedulemesh.engine.state.gangs import extra_tasks
 from schedulemesh.engine.state.long_waits import PROMOTED
-from schedulemesh.engine.state.queue import QueuedTask, front_of
+from schedulemesh.engine.state.queued_tasks import QueuedTask, front_of
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.state.ways import ways_of_task
 from schedulemesh.engine.transaction import Transaction

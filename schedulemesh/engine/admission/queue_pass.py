@@ -89,8 +89,8 @@ from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
-from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
 from schedulemesh.engine.state.ways import has_ways, in_way, ways_of
 from schedulemesh.engine.transaction import Transaction

@@ -48,7 +48,7 @@ from schedulemesh.engine.admission.windows import outside, outside_windows
 from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask, Reservation
+from schedulemesh.engine.state.queued_tasks import QueuedTask, Reservation
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.state.ways import as_reserved, has_ways, in_way_of, ways_of_task
 from schedulemesh.engine.transaction import Transaction

@@ -29,7 +29,7 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import Reservation
+from schedulemesh.engine.state.queued_tasks import Reservation
 
 #: After so many windows no start between two of them is sought.
 _LOOKED_AT = 100

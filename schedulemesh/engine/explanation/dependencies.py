@@ -8,7 +8,7 @@ from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.engine.admission.dependencies import has_to, unmet
 from schedulemesh.engine.messages.explanation import Finding
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 #: How many of them a sentence names.

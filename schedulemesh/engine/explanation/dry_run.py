@@ -11,8 +11,8 @@ from schedulemesh.engine.explanation.dependencies import dependency_finding
 from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_joining import as_joined, position_if_joined
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 

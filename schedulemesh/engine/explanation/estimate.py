@@ -36,7 +36,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.estimates import Estimate
 from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.ways import ways_of_task
 from schedulemesh.engine.transaction import Transaction
 

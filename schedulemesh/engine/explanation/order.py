@@ -19,7 +19,7 @@ from schedulemesh.engine.messages.explanation import Finding, OrderFactor
 from schedulemesh.engine.state.fair_order import FairOrder
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask, remaining_s
+from schedulemesh.engine.state.queued_tasks import QueuedTask, remaining_s
 from schedulemesh.engine.state.shares import dominant_usage, raised_weight, share_key
 from schedulemesh.engine.state.ways import ways_of_task
 

@@ -74,7 +74,7 @@ from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.shares import raised_weight
 from schedulemesh.engine.state.ways import has_ways, ways_of
 from schedulemesh.engine.transaction import Transaction

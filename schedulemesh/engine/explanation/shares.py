@@ -10,7 +10,7 @@ from schedulemesh.domain.owner_limits import OwnerLimit
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.owners import dominant_part
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.shares import Shares, dominant_usage
 
 
@@ -65,7 +65,8 @@ def _owners(state: MeshState, pool_name: str, now: float) -> Iterator[ShareRow]:
             claims.setdefault(agent.owner, []).append(agent.spec.counted)
     waiting: dict[str, int] = {}
     for task in state.queue.of_pool(pool_name):
-        waiting[task.spec.owner] = waiting.get(task.spec.owner, 0) + _count(state, task)
+        owner = task.common_spec.owner
+        waiting[owner] = waiting.get(owner, 0) + _count(state, task)
     for owner in claims.keys() | waiting.keys():
         of_owner = claims.get(owner, [])
         amount = sum_of(of_owner)
@@ -85,4 +86,4 @@ def _owners(state: MeshState, pool_name: str, now: float) -> Iterator[ShareRow]:
 
 def _count(state: MeshState, task: QueuedTask) -> int:
     """How many tasks wait as an entry of the queue: the members of an array that have not started."""
-    return len(state.arrays.by_id[task.task_id].remaining) if task.spec.array else 1
+    return len(state.arrays.by_id[task.task_id].remaining) if task.common_spec.array else 1

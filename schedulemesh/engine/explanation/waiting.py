@@ -27,7 +27,7 @@ from schedulemesh.engine.explanation.shortage import cause_of_shortage
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Reasons that only a search finds, and that come before what is short.
@@ -99,7 +99,10 @@ class WaitCauses:
         """Why a task waits; in the order of ``explanation.queued``."""
         if task.held:
             return WaitCause(Reason.HELD_BY_USER)
-        with outside_windows(self._tx.state, task.submission, self._tx.now):
+        state = self._tx.state
+        if not state.windows.by_name and not state.cluster.set_aside:
+            return self._cause_of(task)
+        with outside_windows(state, task.submission, self._tx.now):
             return self._cause_of(task)
 
     def _cause_of(self, task: QueuedTask) -> WaitCause:
@@ -109,7 +112,7 @@ class WaitCauses:
             return request
         if task.depends:
             return WaitCause(Reason.DEPENDENCY)
-        if self._tx.state.arrays.is_full(task.spec):
+        if self._tx.state.queue.is_of_full_array(task):
             return WaitCause(Reason.ARRAY_LIMIT)
         if task.not_before > self._tx.now:
             return WaitCause(Reason.BACK_OFF)
@@ -139,7 +142,8 @@ class WaitCauses:
 
     def _kind_of(self, task: QueuedTask) -> Hashable:
         """What a request depends on beside its place in the queue."""
-        state, submission, agent = self._tx.state, task.submission, task.submission.agent
+        state, submission, spec = self._tx.state, task.common, task.common_spec
+        agent = submission.agent
         own_group, payload = agent.own_group, agent.payload
         job_strategy = payload.strategy if isinstance(payload, JobPayload) else None
         return (
@@ -152,8 +156,8 @@ class WaitCauses:
             submission.choose_node,
             submission.for_group,
             submission.client if state.ledger.holds else None,
-            tuple(task.spec.labels.items()) if self._tx.strategies.plugins else None,
-            task.spec.owner if task.pool_name in state.owners.pools else None,
+            tuple(spec.labels.items()) if self._tx.strategies.plugins else None,
+            spec.owner if task.pool_name in state.owners.pools else None,
             frozenset(state.cluster.set_aside),
         )
 
@@ -162,7 +166,7 @@ class WaitCauses:
         exceeded = limit_in_each_way(self._tx.state, task)
         if exceeded is None:
             return None
-        use = self._tx.state.owners.use_of(task.pool_name, task.spec.owner)
+        use = self._tx.state.owners.use_of(task.pool_name, task.common_spec.owner)
         return excess(exceeded[0], use.held, exceeded[1])
 
     def _request(self, kind: Hashable, task: QueuedTask) -> Request | WaitCause:

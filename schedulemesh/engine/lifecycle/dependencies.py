@@ -19,7 +19,7 @@ from schedulemesh.engine.admission.dependencies import unmet
 from schedulemesh.engine.admission.queue_pass import cancel
 from schedulemesh.engine.lifecycle.arrays import finish_arrays
 from schedulemesh.engine.messages.queue_facts import DependencyEnded
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 #: How many tasks one step cancels; the others follow on the next ones.

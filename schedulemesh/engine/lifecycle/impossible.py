@@ -18,7 +18,7 @@ from schedulemesh.engine.admission.needs import could_start_alone
 from schedulemesh.engine.admission.queue_pass import cancel
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.queue_facts import ImpossibilityNoted
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 

@@ -35,7 +35,7 @@ from schedulemesh.engine.messages.stimuli import AgentsMeasured, TimeLimitReques
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.gangs import extra_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 

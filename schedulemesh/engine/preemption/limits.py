@@ -25,7 +25,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import LARGEST, QueuedTask, front_of
+from schedulemesh.engine.state.queued_tasks import LARGEST, QueuedTask, front_of
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 _INFINITY = float("inf")

@@ -21,7 +21,7 @@ from schedulemesh.engine.preemption.savable import SavableTasks
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.preemption_rules import Incoming
-from schedulemesh.engine.state.queue import scaled
+from schedulemesh.engine.state.queued_tasks import scaled
 from schedulemesh.engine.state.tasks import RunningTask
 
 _INFINITY = float("inf")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from schedulemesh.domain.agent import gang_of
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 
 

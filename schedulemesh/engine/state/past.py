@@ -21,7 +21,7 @@ from schedulemesh.engine.state.agents import Agent, LostAgent, Preempted
 from schedulemesh.engine.state.arrays import Arrays, TaskArray
 from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import Estimates
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 
 #: How many past preemptions, and how many lost agents, are kept.

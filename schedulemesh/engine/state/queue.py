@@ -9,8 +9,8 @@ the rate times the time of arrival.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
+from math import inf
 
 import msgspec
 from sortedcontainers import SortedList
@@ -21,125 +21,34 @@ from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.flavors import counted, flavors_for
 from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import UNIT, Resources, least
-from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import EndState, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.arrays import Arrays
 from schedulemesh.engine.state.budgets import Budgets
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
-from schedulemesh.engine.state.estimates import expected_total_s
 from schedulemesh.engine.state.fair_order import Entry, FairOrder
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.no_room import NoRoom
 from schedulemesh.engine.state.owners import Owners
 from schedulemesh.engine.state.queue_classes import ClassKey, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
-from schedulemesh.engine.state.tasks import RunningTask
-
-#: Above every order value by priority or time; tasks that were moved to the front come before all others.
-FRONT = 1e18
-#: Above every number of GPUs: between two levels by attained service.
-_LEVEL = 1e13
-_INFINITY = float("inf")
-#: Stands for infinity where an order value is stored.
-LARGEST = sys.float_info.max
+from schedulemesh.engine.state.queued_tasks import FRONT, QueuedTask, Reservation, order_value
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A start that no later task may delay."""
+class _Alike(msgspec.Struct, kw_only=True):
+    """What tasks have in common that are added together."""
 
-    #: When, if the estimates of the running tasks hold, in seconds since 1970; None: unknown.
-    at: float | None = None
-    #: On which node: that of each bundle, or of an agent without bundles; empty: any, or none is known.
-    node_ids: tuple[str, ...] = ()
-    #: The existing placement group that it gets; None: it needs none, or a new one.
-    group_id: str | None = None
-    #: The first start that was reserved for it by the durations of earlier runs, or by the ends of tasks that
-    #: run for longer than they declared; None: none was.
-    first_at: float | None = None
-    #: In which of its alternatives, from 0.
-    alternative: int = 0
-    #: In which flavor of its pool; empty: in none.
-    flavor: str = ""
-
-
-class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """A task that waits in the queue."""
-
-    submission: TaskSubmitted
-    #: When it joined the queue, in seconds since 1970: after an eviction, again.
-    queued_at: float
-    #: The position of its first submission among all submissions.
-    number: int
-    attempts: Attempts = FIRST_ATTEMPT
-    held: bool = False
-    #: When it may start, in seconds since 1970.
-    not_before: float = 0.0
-    #: The larger, the earlier it comes; 0: by its order alone.
-    front: int = 0
-    #: Its reserved start; only the first task of a pool has one.
-    reservation: Reservation | None = None
-    #: See ``Reservation.first_at``; None: none ever was.
-    first_at: float | None = None
-    #: See ``ImpossibilityNoted``.
-    impossible_since: float | None = None
-    #: How long it runs in all by earlier runs, for its order; None: that is not known, or not asked for.
-    estimate_s: float | None = None
-    #: Of the tasks that it starts after those that have not ended, as ``TaskSpec.after`` has them.
-    waits_for: tuple[str, ...] = ()
-    #: The one of them, and the state in which it has ended, for which this one never starts; None: there is
-    #: none.
-    broken_by: tuple[str, EndState] | None = None
-    #: Its class while it may start; None: it is held, or waits for ``not_before`` or for other tasks.
-    queue_class: QueueClass | None = None
-
-    @property
-    def spec(self) -> TaskSpec:
-        """The task."""
-        task = self.submission.task
-        if task is None:
-            raise ValueError("an agent without a task does not wait in the queue")
-        return task
-
-    @property
-    def task_id(self) -> str:
-        """The id of the task."""
-        return self.spec.task_id
-
-    @property
-    def pool_name(self) -> str:
-        """The pool in whose queue it is."""
-        return self.submission.agent.pool_name
-
-    @property
-    def need_of_class(self) -> Resources | None:
-        """What it asks for, of each kind the least in any of its alternatives; None: what is usual in its
-        pool.
-        """
-        submission = self.submission
-        if submission.default_resources:
-            return None
-        amounts = [one.resources for one in submission.agent.alternatives]
-        return least(filter(None, amounts)) if any(amounts) else submission.agent.resources
-
-    @property
-    def arrived_at(self) -> float:
-        """When it was first submitted."""
-        arrived = self.attempts.arrived_at
-        return self.queued_at if arrived is None else arrived
-
-    @property
-    def expires_at(self) -> float | None:
-        """When it is cancelled if it still waits; None: never, or not while it waits for other tasks."""
-        wait_s = self.submission.wait_s
-        return None if wait_s is None or self.depends else self.queued_at + wait_s
-
-    @property
-    def depends(self) -> bool:
-        """Whether it may not start before other tasks have ended, or never."""
-        return bool(self.waits_for) or self.broken_by is not None
+    queue_class: QueueClass
+    #: Their entries so far.
+    entries: list[Entry]
+    #: See ``order_value``; None: each has another one.
+    order_value: float | None
+    #: The largest of their numbers, and the shortest of the durations that they declare, in seconds.
+    last: int = 0
+    shortest: float = inf
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -215,13 +124,13 @@ class Queue:
 
     def add(self, task: QueuedTask) -> None:
         """Add a task at its place."""
-        task_id, name = task.task_id, task.pool_name
-        if name in self.budgets.spent or task.spec.full_priority is not None:
+        task_id, name, spec = task.task_id, task.pool_name, task.common_spec
+        if name in self.budgets.spent or spec.full_priority is not None:
             task.submission = msgspec.structs.replace(task.submission, task=self._priced(task))
         self.by_id[task_id] = task
-        if task.spec.parent:
+        if spec.parent:
             self.children.add(task.spec)
-        if task.spec.array_id:
+        if spec.array_id:
             self.arrays.note_queued(task.spec)
         for agent_name in _names(task):
             self.agent_names[agent_name] = task_id
@@ -248,42 +157,81 @@ class Queue:
             self._enter(task)
 
     def add_all(self, tasks: Iterable[QueuedTask]) -> None:
-        """Add many tasks, as ``add`` would one after the other; the orders of most are made at the end."""
+        """Add many tasks, as ``add`` would one after the other; the orders of most are made at the end. It
+        takes least where many have the same object in common.
+        """
         entries: dict[str, dict[QueueClass, list[Entry]]] = {}
-        policy, counting_pools = self.policy, self.owners.pools
-        for_each = policy.orders_by_estimates or bool(
-            policy.promote_after_s or self.budgets.by_pool
-        )
+        alike: dict[int, _Alike | None] = {}
         for task in tasks:
-            agent, spec = task.submission.agent, task.submission.task
-            pool_name = agent.pool_name
-            if for_each or pool_name in counting_pools or spec is None or not _is_plain(task, spec):
+            if not _is_plain(task):
                 self.add(task)
                 continue
-            task_id = spec.task_id
+            common, task_id, agent_name, seconds = task.outline
+            key = id(common)
+            if key not in alike:
+                alike[key] = self._alike(task, entries)
+            same = alike[key]
+            if same is None:
+                self.add(task)
+                continue
+            number = task.number
             self.by_id[task_id] = task
-            self.agent_names[agent.name] = task_id
-            pool = self.pools.get(pool_name)
-            if pool is None:
-                pool = self.pools[pool_name] = PoolQueue()
-            if task.number >= self.next_number:
-                self.next_number = task.number + 1
-            key = _class_of(task, owner="", exceeds=False)
-            queue_class = task.queue_class = self._class_in(pool, key)
-            queue_class.note_length(spec)
-            if pool_name not in entries:
-                entries[pool_name] = {}
-            entry = (order_value(task, policy), task.number, task_id)
-            entries[pool_name].setdefault(queue_class, []).append(entry)
+            self.agent_names[agent_name] = task_id
+            task.queue_class = same.queue_class
+            if seconds is not None and seconds < same.shortest:
+                same.shortest = seconds
+            value = same.order_value
+            if value is None:
+                value = order_value(task, self.policy)
+            same.entries.append((value, number, task_id))
+            if number > same.last:
+                same.last = number
+        for same in filter(None, alike.values()):
+            self.next_number = max(self.next_number, same.last + 1)
+            same.queue_class.shortest = min(same.queue_class.shortest, same.shortest)
         for pool_name, of_pool in entries.items():
             self.pools[pool_name].place_all(of_pool)
+
+    def _alike(
+        self, task: QueuedTask, entries: dict[str, dict[QueueClass, list[Entry]]]
+    ) -> _Alike | None:
+        """What is the same for all tasks that have this in common with a task, whose entries are to be among
+        ``entries``; None: such tasks are in other lists, too.
+        """
+        spec, pool_name, policy = task.common_spec, task.pool_name, self.policy
+        in_other_lists = (
+            policy.orders_by_estimates
+            or policy.promote_after_s
+            or self.budgets.by_pool
+            or pool_name in self.owners.pools
+            or spec.full_priority is not None
+            or spec.parent
+            or spec.array
+            or spec.array_id
+            or task.common.wait_s is not None
+            or isinstance(task.common.agent.payload, GangPayload)
+        )
+        if in_other_lists:
+            return None
+        pool = self.pools.get(pool_name)
+        if pool is None:
+            pool = self.pools[pool_name] = PoolQueue()
+        queue_class = self._class_in(pool, _class_of(task, owner="", exceeds=False))
+        queue_class.note_length(spec)
+        by_task = policy.order in BY_REMAINING or policy.las_limit_s or policy.ageing_per_hour
+        return _Alike(
+            queue_class=queue_class,
+            entries=entries.setdefault(pool_name, {}).setdefault(queue_class, []),
+            order_value=None if by_task else order_value(task, policy),
+        )
 
     def remove(self, task_id: str) -> QueuedTask:
         """Remove a task."""
         task = self.by_id.pop(task_id)
-        if task.spec.parent:
+        spec = task.common_spec
+        if spec.parent:
             self.children.remove(task.spec)
-        if task.spec.array_id:
+        if spec.array_id:
             self.arrays.note_not_queued(task.spec)
         if task.reservation is not None:
             del self.reserved[task_id]
@@ -570,7 +518,7 @@ class Queue:
             return (-FRONT * task.front, task.number, task.task_id)
         value = order_value(task, self.policy)
         if self.owners.fair and task.pool_name in self.owners.fair:
-            rank = self.owners.rank_of(task.pool_name, task.spec.owner)
+            rank = self.owners.rank_of(task.pool_name, task.common_spec.owner)
             value = FairOrder.of(value, rank)
         return (value, task.number, task.task_id)
 
@@ -598,15 +546,15 @@ class Queue:
         if self.is_withheld(task):
             pool.add_later(task.number, task.spec)
             return
-        counts_owners = task.pool_name in self.owners.pools
+        counts_owners, owner = task.pool_name in self.owners.pools, task.common_spec.owner
         queue_class = self._class_in(pool, self.key_of(task))
         if counts_owners:
             room = (
                 None
                 if queue_class.exceeds
-                else self.room_of_class(task.pool_name, task.spec.owner, queue_class)
+                else self.room_of_class(task.pool_name, owner, queue_class)
             )
-            pool.place_of_owner(queue_class, self.entry(task), task.spec.owner, room)
+            pool.place_of_owner(queue_class, self.entry(task), owner, room)
             self._note_withheld(pool, queue_class)
         else:
             pool.place(queue_class, self.entry(task))
@@ -617,12 +565,17 @@ class Queue:
 
     def is_withheld(self, task: QueuedTask) -> bool:
         """Whether a task may not start whatever is free and whenever it is."""
-        if task.held or task.depends or self.arrays.is_full(task.spec):
+        if task.held or task.depends or self.is_of_full_array(task):
             return True
         name = task.pool_name
         return name in self.budgets.spent and self.budgets.holds(
-            name, task.spec.owner, task.need_of_class
+            name, task.common_spec.owner, task.need_of_class
         )
+
+    def is_of_full_array(self, task: QueuedTask) -> bool:
+        """Whether it is an array, or a member of one, of which as many have an agent as may at once."""
+        spec = task.common_spec
+        return bool(spec.array or spec.array_id) and self.arrays.is_full(task.spec)
 
     def key_of(self, task: QueuedTask) -> ClassKey:
         """The key of the class that a task joins."""
@@ -631,11 +584,11 @@ class Queue:
             return _class_of(task, owner="", exceeds=False)
         # With alternatives or flavors it depends on its owner which of them is within the limits.
         alone = (
-            bool(task.submission.agent.alternatives)
+            bool(task.common.agent.alternatives)
             or self.owners.is_fair(name)
             or bool(self.owners.pools[name].flavors)
         )
-        owner = task.spec.owner if alone else ""
+        owner = task.common_spec.owner if alone else ""
         return _class_of(task, owner=owner, exceeds=self._exceeds_limit(task))
 
     def _class_in(self, pool: PoolQueue, key: ClassKey) -> QueueClass:
@@ -668,7 +621,7 @@ class Queue:
     def _exceeds_limit(self, task: QueuedTask) -> bool:
         """Whether a task alone exceeds its owner's limits, so that it can never start."""
         need = self._need(task.pool_name, task.need_of_class)
-        return self.owners.exceeds(task.pool_name, task.spec.owner, need) is not None
+        return self.owners.exceeds(task.pool_name, task.common_spec.owner, need) is not None
 
     def _need(self, pool_name: str, need: Resources | None) -> Resources:
         return self.owners.pools[pool_name].default_agent() if need is None else need
@@ -746,15 +699,11 @@ class Queue:
             self._enter(task)
 
 
-def _is_plain(task: QueuedTask, spec: TaskSpec) -> bool:
-    """Whether a task is in no list but the queue's order: it waits for no other task, and for no time."""
-    if spec.parent or spec.array or spec.array_id or task.waits_for or task.broken_by is not None:
+def _is_plain(task: QueuedTask) -> bool:
+    """Whether the way in which a task waits puts it in no list but the queue's order."""
+    if task.held or task.front or task.not_before or task.waits_for or task.broken_by is not None:
         return False
-    if task.held or task.front or task.not_before or task.submission.wait_s is not None:
-        return False
-    if task.reservation is not None or task.impossible_since is not None:
-        return False
-    return not isinstance(task.submission.agent.payload, GangPayload)
+    return task.reservation is None and task.impossible_since is None
 
 
 def _member_of(entry: QueuedTask, index: int) -> QueuedTask:
@@ -782,15 +731,15 @@ def _member_of(entry: QueuedTask, index: int) -> QueuedTask:
 
 def _names(task: QueuedTask) -> tuple[str, ...]:
     """The names that its agent will have: of a gang also those of its members."""
-    agent = task.submission.agent
-    if isinstance(agent.payload, GangPayload):
+    if isinstance(task.common.agent.payload, GangPayload):
+        agent = task.submission.agent
         return (agent.name, *agent.process_names)
-    return (agent.name,)
+    return (task.agent_name,)
 
 
 def _class_of(task: QueuedTask, *, owner: str, exceeds: bool) -> ClassKey:
     """What a decision about the task depends on."""
-    submission, spec = task.submission, task.spec
+    submission, spec = task.common, task.common_spec
     agent = submission.agent
     labels = tuple(sorted(spec.labels.items())) if spec.labels else ()
     placed = submission.choose_node
@@ -815,45 +764,3 @@ def _class_of(task: QueuedTask, *, owner: str, exceeds: bool) -> ClassKey:
         exceeds,
         bool(spec.extra_of),
     )
-
-
-def front_of(task: RunningTask) -> int:
-    """The ``front`` with which a task has started before others; 0: it was not put first."""
-    value = task.order_value
-    return 0 if value is None or value > -FRONT else round(-value / FRONT)
-
-
-def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
-    """The order value of a task in its pool: the smallest is served first."""
-    spec, attempts = task.spec, task.attempts
-    if policy.order == "fifo":
-        return 0.0
-    if policy.order in BY_REMAINING:
-        return scaled(remaining_s(task, policy), task.submission.agent.resources, policy)
-    if policy.las_limit_s is not None:
-        size = task.submission.agent.resources.gpu / UNIT
-        return _LEVEL * policy.las_level(attempts.gpu_s) + size
-    # One that has run for as long as it may has had its turn: its age counts anew.
-    aged_since = task.queued_at if attempts.time_limits else task.arrived_at
-    return policy.ageing_per_hour / 3600.0 * aged_since - spec.priority
-
-
-def remaining_s(task: QueuedTask, policy: QueuePolicy) -> float:
-    """The seconds for which a task that waits still has to run: by its declaration, else by its estimate,
-    which grows once it has run for longer (``expected_total_s``). Infinite where nothing is known.
-    """
-    declared, ran_s = task.spec.estimated_duration, task.attempts.ran_s
-    if declared is not None:
-        return max(0.0, declared - ran_s)
-    if task.estimate_s is None or not policy.estimates:
-        return _INFINITY
-    return expected_total_s(task.estimate_s, ran_s) - ran_s
-
-
-def scaled(left_s: float, resources: Resources, policy: QueuePolicy) -> float:
-    """What the order counts of a task that still has to run so long: seconds, or with "shortest_service"
-    GPU-seconds; infinite where nothing is known.
-    """
-    if policy.order != "shortest_service" or left_s == _INFINITY:
-        return left_s
-    return left_s * resources.gpus

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.queue import Queue, QueuedTask
+from schedulemesh.engine.state.queue import Queue
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 
 
 def as_joined(

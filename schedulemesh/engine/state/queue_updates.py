@@ -13,7 +13,8 @@ from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.past import Past, end_in_queue
-from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation, Turns, front_of
+from schedulemesh.engine.state.queue import Queue, Turns
+from schedulemesh.engine.state.queued_tasks import QueuedTask, Reservation, front_of
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 
 

@@ -27,6 +27,7 @@ from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import (
     Agent,
     Ending,
@@ -38,6 +39,7 @@ from schedulemesh.engine.state.agents import (
 from schedulemesh.engine.state.arrays import StoredArray
 from schedulemesh.engine.state.budgets import Meter
 from schedulemesh.engine.state.class_order import ClassOrder
+from schedulemesh.engine.state.compact_tasks import QueueColumns, SharedSubmissions
 from schedulemesh.engine.state.estimates import RunKey
 from schedulemesh.engine.state.evictions import EvictionRecord
 from schedulemesh.engine.state.groups import Group, PoolCounts
@@ -46,10 +48,10 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.owners import OwnerUse
 from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.preemption_rules import PreemptionRules
-from schedulemesh.engine.state.queue import QueuedTask, Turns
+from schedulemesh.engine.state.queue import Turns
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.quota import Account, Hold
 from schedulemesh.engine.state.request_updates import Remembered
-from schedulemesh.engine.state.shared_values import SharedValues
 from schedulemesh.engine.state.tasks import RunningTask
 
 #: Entries of one list in one part.
@@ -103,7 +105,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tasks: list[RunningTask] = []
     queue_policy: QueuePolicy | None = None
     next_task_number: int | None = None
+    #: Tasks that wait as they were stored before ``queue_columns``; none is stored so any more.
     queue: list[QueuedTask] = []
+    #: What the submissions of tasks in ``queue_columns`` have in common, which they refer to by its place.
+    queue_shared: list[TaskSubmitted] = []
+    queue_columns: list[QueueColumns] = []
     queue_turns: Turns | None = None
     preempted: list[Preempted] = []
     evictions: list[EvictionRecord] = []
@@ -141,8 +147,10 @@ class StateCopy(msgspec.Struct, frozen=True):
     beside the event loop.
     """
 
-    without_answers: Snapshot
+    #: Without answers and queue.
+    rest: Snapshot
     answers: list[tuple[str, Remembered]]
+    queue: list[QueuedTask]
 
     def snapshot(self) -> Snapshot:
         """The state as it was."""
@@ -150,7 +158,11 @@ class StateCopy(msgspec.Struct, frozen=True):
             (request_id, RememberedAnswer(at=each.at, outcome=each.outcome))
             for request_id, each in self.answers
         ]
-        return msgspec.structs.replace(self.without_answers, answers=answers)
+        shared = SharedSubmissions()
+        columns = [shared.columns(self.queue)] if self.queue else []
+        return msgspec.structs.replace(
+            self.rest, answers=answers, queue_shared=shared.all, queue_columns=columns
+        )
 
 
 def take_snapshot(state: MeshState) -> Snapshot:
@@ -160,10 +172,14 @@ def take_snapshot(state: MeshState) -> Snapshot:
 
 def copied(state: MeshState) -> StateCopy:
     """The state as it is now, as far as it has to be copied at once: nobody decides meanwhile."""
-    return StateCopy(_without_answers(state), list(state.answers.items()))
+    return StateCopy(
+        _without_answers_and_queue(state),
+        list(state.answers.items()),
+        [copy.copy(task) for task in state.queue.by_id.values()],
+    )
 
 
-def _without_answers(state: MeshState) -> Snapshot:
+def _without_answers_and_queue(state: MeshState) -> Snapshot:
     return Snapshot(
         policy=state.policy,
         epoch=state.epoch,
@@ -209,9 +225,6 @@ def _without_answers(state: MeshState) -> Snapshot:
         queue_policy=state.queue.policy,
         next_task_number=state.queue.next_number,
         queue_turns=state.queue.turns,
-        queue=[
-            msgspec.structs.replace(task, queue_class=None) for task in state.queue.by_id.values()
-        ],
         preempted=list(state.preempted.values()),
         evictions=[copy.copy(record) for record in state.evictions.records.values()],
         next_eviction=state.evictions.next_number,
@@ -245,24 +258,28 @@ def parts(snapshot: Snapshot, size: int = PART) -> Iterator[Snapshot]:
     }
     yield msgspec.structs.replace(snapshot, **{name: [] for name in lists})
     for name, entries in lists.items():
+        if name == "queue_columns":
+            for columns in snapshot.queue_columns:
+                yield from (Snapshot(queue_columns=[piece]) for piece in columns.pieces(size))
+            continue
         for first in range(0, len(entries), size):
             yield msgspec.structs.replace(Snapshot(), **{name: entries[first : first + size]})
 
 
 def restored(stored: Iterable[Snapshot]) -> MeshState:
     """The state that these parts are a snapshot of; without any, an empty one."""
-    state, waiting, shared = MeshState(), list[QueuedTask](), SharedValues()
+    state, waiting, shared = MeshState(), list[QueuedTask](), list[TaskSubmitted]()
     for part in stored:
-        for task in part.queue:
-            shared.share_in(task.submission)
-        if part.queue and part == Snapshot(queue=part.queue):
-            waiting += part.queue  # put in order together with those of the next parts
+        shared += part.queue_shared
+        queued = [task for columns in part.queue_columns for task in columns.tasks(shared)]
+        if part == Snapshot(queue_columns=part.queue_columns):
+            waiting += queued  # put in order together with those of the next parts
             continue
         state.queue.add_all(waiting)
         waiting.clear()
         _put_head(state, part)
         _put_books(state, part)
-        _put_lives(state, part)
+        _put_lives(state, part, [*part.queue, *queued])
     state.queue.add_all(waiting)
     state.count_members()
     return state
@@ -276,10 +293,11 @@ def referenced(snapshot: Snapshot) -> frozenset[str]:
     keys.update(a.submission.state_key for a in snapshot.agents if a.submission is not None)
     for running in snapshot.tasks:
         keys |= {running.state_key, running.attempts.previous_state}
-    for waiting in snapshot.queue:
-        keys |= {waiting.submission.state_key, waiting.attempts.previous_state}
-        specs.append(waiting.submission.agent)
-        tasks.append(waiting.spec)
+    for shared in snapshot.queue_shared:
+        keys.add(shared.state_key)
+        specs.append(shared.agent)
+    for columns in snapshot.queue_columns:
+        keys |= columns.keys()
     for past in snapshot.preempted:
         if past.ran_again:
             continue
@@ -401,7 +419,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
     state.loaded.update(dict.fromkeys(part.loaded))
 
 
-def _put_lives(state: MeshState, part: Snapshot) -> None:
+def _put_lives(state: MeshState, part: Snapshot, queued: list[QueuedTask]) -> None:
     state.running.idle.update(part.idle)
     for agent in part.agents:
         state.agents[agent.spec.name] = agent
@@ -421,7 +439,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.arrays.restore(stored_array)
     for task in part.tasks:
         state.running.add(task)
-    state.queue.add_all(part.queue)
+    state.queue.add_all(queued)
     for past in part.preempted:
         state.preempted[past.fact.task.task_id] = past
     state.pool_names.next_of.update(part.pool_names)

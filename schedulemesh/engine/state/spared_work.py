@@ -14,7 +14,7 @@ from schedulemesh.engine.messages.queue_facts import (
     Ticked,
     TurnsPassed,
 )
-from schedulemesh.engine.state.queue import Reservation
+from schedulemesh.engine.state.queued_tasks import Reservation
 
 #: Facts that change nothing but which tasks wait, and which of them have a reserved start.
 OF_WAITING_TASKS = frozenset((ReservationDropped, StartReserved, TaskQueued, Ticked, TurnsPassed))

@@ -9,7 +9,7 @@ from schedulemesh.domain.flavors import covered_kinds, flavors_for
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.queue import QueuedTask, Reservation
+from schedulemesh.engine.state.queued_tasks import QueuedTask, Reservation
 from schedulemesh.engine.state.quota import Ledger
 
 
@@ -46,7 +46,7 @@ def is_covered(spec: PoolSpec, need: Resources) -> bool:
 
 def ways_of_task(ledger: Ledger, task: QueuedTask) -> tuple[QueuedTask, ...]:
     """A task that waits in each way in which it may run, the preferred one first."""
-    if not has_ways(ledger, task.submission):
+    if not has_ways(ledger, task.common):
         return (task,)
     return tuple(
         msgspec.structs.replace(task, submission=submission)

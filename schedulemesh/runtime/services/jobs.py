@@ -19,7 +19,7 @@ from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.protocol.answers import Listed, listed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
@@ -97,7 +97,7 @@ def _row_makers(
             make = partial(_row, state, task.spec, agent.spec, task.attempts, started)
             yield task.spec.task_id, make
     for waiting in picked(state.queue.by_id, task_ids):
-        if isinstance(waiting.submission.agent.payload, JobPayload):
+        if isinstance(waiting.common.agent.payload, JobPayload):
             yield waiting.task_id, partial(_waiting_row, state, waiting, causes, now)
     for ended in picked(state.ended, task_ids):
         if ended.spec.run == RUN_DRIVER:

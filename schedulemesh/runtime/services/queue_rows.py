@@ -13,7 +13,8 @@ from schedulemesh.engine.admission.needs import need_of, why_ruled_out
 from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import Queue, QueuedTask
+from schedulemesh.engine.state.queue import Queue
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.protocol.answers import QueueRow
 from schedulemesh.runtime.queries import picked
 
@@ -63,12 +64,12 @@ def queue_row(
     state: MeshState, task: QueuedTask, position: int, causes: WaitCauses, now: float
 ) -> QueueRow:
     """A task that waits at this position."""
+    cause, spec, agent = causes.cause_of(task), task.spec, task.common.agent
     expected_s, runs = expected_duration(state, task)
-    cause = causes.cause_of(task)
     return QueueRow(
-        task=_with_remaining(state, task.spec),
-        agent_name=task.submission.agent.name,
-        kind=task.submission.agent.kind,
+        task=_with_remaining(state, spec),
+        agent_name=task.agent_name,
+        kind=agent.kind,
         position=position,
         waiting_s=max(0.0, now - task.queued_at),
         queued_at=task.queued_at,
@@ -83,8 +84,8 @@ def queue_row(
         resources=need_of(state, task),
         reason=cause.reason,
         short=cause.short,
-        run_limit_s=run_limit(state, task.pool_name, task.spec),
-        node_labels=task.submission.agent.node_labels,
+        run_limit_s=run_limit(state, task.pool_name, spec),
+        node_labels=agent.node_labels,
     )
 
 
@@ -99,8 +100,9 @@ def _with_remaining(state: MeshState, spec: TaskSpec) -> TaskSpec:
 
 def expected_duration(state: MeshState, task: QueuedTask) -> tuple[float | None, int]:
     """How long a task runs in all, in seconds, and by how many earlier runs that is estimated."""
-    if task.spec.estimated_duration is not None:
-        return task.spec.estimated_duration, 0
+    declared = task.estimated_duration
+    if declared is not None:
+        return declared, 0
     kind = TaskKind.of(task.spec, need_of(state, task))
     estimate = state.past.estimates.estimate(kind)
     return (None, 0) if estimate is None else (estimate.seconds, estimate.runs)

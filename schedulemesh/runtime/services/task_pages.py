@@ -30,7 +30,8 @@ from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import Queue, QueuedTask
+from schedulemesh.engine.state.queue import Queue
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles, details, listed
 from schedulemesh.runtime.backend import Handle
@@ -320,8 +321,8 @@ class _Fields:
 
 
 _OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
-    "agent_name": lambda task: task.submission.agent.name,
-    "kind": lambda task: task.submission.agent.kind,
+    "agent_name": lambda task: task.agent_name,
+    "kind": lambda task: task.common.agent.kind,
     "phase": lambda _: "queued",
     "state": lambda _: "queued",
     "node_id": lambda _: None,

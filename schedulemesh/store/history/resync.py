@@ -11,7 +11,7 @@ from schedulemesh.domain.placement import OnNode
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.store.history.attempts import (
