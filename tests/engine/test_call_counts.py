@@ -4,7 +4,10 @@ machine. The limits only ever fall: what is off costs nothing.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from benchmarks.mesh import amounts, finish, finished, gone, mesh, reported, start, submitted
+from schedulemesh.engine.state.snapshot import parts, restored, take_snapshot
 from tests.counted_calls import calls_of
 
 #: Calls from the submission of a task to the end of its agent, while nothing waits and 300 others run. With
@@ -41,3 +44,18 @@ def test_the_life_of_a_task_in_calls():
         _, leaving = count(gone(oldest, running[oldest]))
         total += admitting + starting + ending + leaving
     assert total / LIVES <= A_LIFE
+
+
+#: Calls for each task that a snapshot has in the queue: what differs among them is read as columns.
+A_RESTORED_TASK = 3
+
+
+def test_a_queue_that_is_restored_in_calls():
+    engine = mesh(1)
+    for number in range(3_000):
+        need = amounts(cpu=64, gpu=8 - number % 3)
+        engine.handle(replace(submitted(number, need, 5.0, 60.0), request_id=None, queue=True), 1.0)
+    stored = list(parts(take_snapshot(engine.state)))
+    again, calls = calls_of(lambda: restored(stored))
+    assert len(again.queue) == 3_000 - 1
+    assert calls / 3_000 <= A_RESTORED_TASK
