@@ -54,7 +54,9 @@ class WindowInfo(TypedDict, total=False):
 
 
 class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True):
-    """Announce that nodes are maintained or reserved; refused if a different window of this name exists."""
+    """Announce that nodes are maintained or reserved; a different window of this name is a conflict, or it is
+    replaced.
+    """
 
     routes: ClassVar = (
         post(
@@ -80,6 +82,8 @@ class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True)
     pools: Names | None = None
     owners: Names | None = None
     labels: Labels | None = None
+    #: Whether it takes the place of a different window of this name, in one step.
+    replace: bool = False
     client: ClientName
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a YAML file declares: cohorts, pools, policies, tokens; and how it differs from a scheduler.
+"""What a YAML file declares: cohorts, pools, policies, tokens, windows; how it differs from a scheduler.
 
 The file says what is wanted; what it leaves out stays as it is. Fields are those of ``ensure_cohort``,
 ``ensure_pool``, ``update_preemption_policy`` and ``configure_queue``::
@@ -11,6 +11,8 @@ The file says what is wanted; what it leaves out stays as it is. Fields are thos
       queue: {order: fifo}
     tokens:
       - {name: rl-team, role: submitter, owner: ada, pools: [research]}
+    windows:
+      - {name: drivers, start: "2026-12-05T22:00+01:00", duration: 4h, node_labels: {rack: r1}}
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import yaml
 
 from schedulemesh.api.policies import GetPolicy, GetQueuePolicy
 from schedulemesh.api.pools import EnsureCohort, ListCohorts, ListPools
-from schedulemesh.cli import declared_tokens
+from schedulemesh.cli import declared_tokens, declared_windows
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.config.groups import parse_groups, public_groups
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy
@@ -78,7 +80,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Cohorts, pools, policies and tokens, or some of their fields, in plain data."""
+    """Cohorts, pools, policies, tokens and windows, or some of their fields, in plain data."""
 
     #: Fields by name.
     cohorts: Mapping[str, Fields]
@@ -87,6 +89,8 @@ class Declaration:
     queue: Fields
     #: Fields by name; None: nothing is said about tokens.
     tokens: Mapping[str, Fields] | None = None
+    #: Fields by name; None: nothing is said about windows.
+    windows: Mapping[str, Fields] | None = None
     #: Whether the file has a list of pools.
     lists_pools: bool = False
 
@@ -98,6 +102,9 @@ class Declaration:
             "pools": _listed(self.pools),
             "policy": policy,
         }
+        if self.windows:
+            windows = {n: declared_windows.as_in_file(f) for n, f in self.windows.items()}
+            sections["windows"] = _listed(windows)
         return sections if self.tokens is None else {**sections, "tokens": _listed(self.tokens)}
 
 
@@ -120,7 +127,7 @@ def read(path: str) -> Declaration:
 
 def parsed(content: object) -> Declaration:
     """The declaration in plain data, with every field checked. Raises InvalidRequestError."""
-    parts = _fields(content, ("cohorts", "pools", "policy", "tokens"), "the file")
+    parts = _fields(content, ("cohorts", "pools", "policy", "tokens", "windows"), "the file")
     policy = _fields(parts.get("policy") or {}, ("preemption", "queue"), "policy")
     return Declaration(
         cohorts={
@@ -135,6 +142,7 @@ def parsed(content: object) -> Declaration:
         preemption=normal_preemption(policy.get("preemption") or {}),
         queue=normal_queue(policy.get("queue") or {}),
         tokens=None if parts.get("tokens") is None else _tokens(parts["tokens"]),
+        windows=None if parts.get("windows") is None else _windows(parts["windows"]),
     )
 
 
@@ -143,6 +151,14 @@ def _tokens(tokens: object) -> dict[str, Fields]:
     return {
         name: declared_tokens.normal(_fields(fields, declared_tokens.FIELDS, f"token {name!r}"))
         for name, fields in _named(tokens, "tokens")
+    }
+
+
+def _windows(windows: object) -> dict[str, Fields]:
+    """The fields of each window. Raises InvalidRequestError."""
+    return {
+        name: declared_windows.normal(_fields(fields, declared_windows.FIELDS, f"window {name!r}"))
+        for name, fields in _named(windows, "windows")
     }
 
 
@@ -156,6 +172,7 @@ def current(gateway: Gateway, *, tokens: bool = False) -> Declaration:
         preemption=gateway.ask(GetPolicy(), Details).facts["policy"],
         queue=gateway.ask(GetQueuePolicy(), Details).facts["policy"],
         tokens=declared_tokens.current(gateway) if tokens else None,
+        windows=declared_windows.current(gateway),
     )
 
 
@@ -165,6 +182,7 @@ def differences(declared: Declaration, current: Declaration) -> list[dict[str, o
         *_compared("cohort", declared.cohorts, current.cohorts),
         *_compared("pool", declared.pools, current.pools),
         *_compared("token", declared.tokens or {}, current.tokens or {}),
+        *_compared("window", declared.windows or {}, current.windows or {}),
     ]
     declared_policies = {"preemption": declared.preemption, "queue": declared.queue}
     policies = {"preemption": current.preemption, "queue": current.queue}

@@ -1,4 +1,4 @@
-"""The commands apply, diff and export: cohorts, pools, policies and tokens in one YAML file."""
+"""The commands apply, diff and export: cohorts, pools, policies, tokens and windows in one YAML file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from schedulemesh.cli.declaration import Declaration
     from schedulemesh.cli.declared_pools import PoolPlan
     from schedulemesh.cli.declared_tokens import TokenPlan
+    from schedulemesh.cli.declared_windows import WindowPlan
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
@@ -56,7 +57,7 @@ def apply(
         bool,
         typer.Option(
             "--prune",
-            help="Delete pools, and revoke tokens, that the file leaves out where it has a list of them.",
+            help="Delete pools and windows, and revoke tokens, that the file leaves out where it has a list.",
         ),
     ] = False,
     drain: Annotated[
@@ -64,21 +65,23 @@ def apply(
         typer.Option("--drain", help="With --prune: also pools in use, as pools delete --drain."),
     ] = False,
 ) -> None:
-    """Create and change the cohorts, pools, policies and tokens that a file declares.
+    """Create and change the cohorts, pools, policies, tokens and windows that a file declares.
 
-    What the file leaves out stays as it is. With --prune, pools and tokens that it leaves out are deleted and
-    revoked, where it has a list `pools` or `tokens`; --dry-run names them, and what uses each pool.
+    What the file leaves out stays as it is. With --prune, pools, windows and tokens that it leaves out are
+    deleted and revoked, where it has a list `pools`, `windows` or `tokens`; --dry-run names them, and what
+    uses each pool.
     """
     from schedulemesh.cli import declaration, declared_tokens
     from schedulemesh.cli.declared_pools import PoolPlan
+    from schedulemesh.cli.declared_windows import WindowPlan
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.errors import InvalidRequestError
 
     declared = declaration.read(file)
-    if prune and declared.tokens is None and not declared.lists_pools:
+    if prune and (declared.tokens, declared.windows, declared.lists_pools) == (None, None, False):
         raise InvalidRequestError(
-            "--prune deletes the pools and revokes the tokens that the file leaves out, and it has neither a "
-            "list `pools` nor a list `tokens`"
+            "--prune deletes the pools and windows and revokes the tokens that the file leaves out, and it "
+            "has none of the lists `pools`, `windows` and `tokens`"
         )
     if drain and not prune:
         raise InvalidRequestError("--drain is for pools that --prune deletes; give both")
@@ -92,10 +95,13 @@ def apply(
         pools = None
         if prune and declared.lists_pools:
             pools = PoolPlan.of(gateway, declared.pools, drain=drain)
+        windows = None
+        if declared.windows is not None:
+            windows = WindowPlan.of(gateway, declared.windows, prune=prune)
         if dry_run:
-            emit(difference_listing(gateway, declared, plan, pools), output)
+            emit(difference_listing(gateway, declared, plan, pools, windows), output)
         else:
-            emit(applied(gateway, declared, plan, secrets, pools), output)
+            emit(applied(gateway, declared, plan, secrets, pools, windows), output)
 
 
 @command(app)
@@ -125,7 +131,7 @@ def export(target: Target, output: Form = Format.YAML) -> None:
 
 @command(exports)
 def config(target: Target, output: Form = Format.YAML) -> None:
-    """Print the cohorts, pools, policies and tokens of a scheduler as a file for apply.
+    """Print the cohorts, pools, policies, tokens and windows of a scheduler as a file for apply.
 
     Without secrets; tokens only for operators.
     """
@@ -181,14 +187,20 @@ def difference_listing(
     declared: Declaration,
     plan: TokenPlan | None = None,
     pools: PoolPlan | None = None,
+    windows: WindowPlan | None = None,
 ) -> Listing:
-    """The fields that are declared and different, and the pools and tokens that plans remove."""
-    from schedulemesh.cli import declaration
+    """The fields that are declared and different, and the pools, tokens and windows that plans remove."""
+    from dataclasses import replace
+
+    from schedulemesh.cli import declaration, declared_windows
 
     current = declaration.current(gateway, tokens=declared.tokens is not None)
-    rows = declaration.differences(declared, current)
+    declared_now = declared_windows.upcoming(gateway, declared.windows or {}, current.windows or {})
+    rows = declaration.differences(replace(declared, windows=declared_now), current)
     if pools is not None:
         rows += pools.differences()
+    if windows is not None:
+        rows += windows.differences()
     for name in () if plan is None else plan.revoked:
         row = {"kind": "token", "name": name, "field": "", "current": "exists"}
         rows.append({**row, "declared": "is revoked"})
@@ -201,11 +213,12 @@ def applied(
     plan: TokenPlan | None = None,
     secrets: str | None = None,
     pools: PoolPlan | None = None,
+    windows: WindowPlan | None = None,
 ) -> Listing:
     """What became of each thing that a file declares. Raises RefusedError at the first that is refused.
 
     ``plan``: how its tokens are changed. ``secrets``: the folder for the secrets of those that are created.
-    ``pools``: which pools are deleted, last of all.
+    ``windows``: how its windows are changed. ``pools``: which pools are deleted, last of all.
     """
     from schedulemesh.api.pools import EnsurePool
     from schedulemesh.cli import declaration
@@ -234,6 +247,8 @@ def applied(
         add("policy", name, "unchanged" if fields == same[name] else "changed")
     for name, result in () if plan is None else plan.carry_out(gateway, folder):
         add("token", name, result)
+    for name, result in () if windows is None else windows.carry_out(gateway):
+        add("window", name, result)
     for name, result in () if pools is None else pools.carry_out(gateway):
         add("pool", name, result)
     return Listing(kind="changes", rows=rows, columns=_APPLIED)

@@ -98,14 +98,14 @@ def chosen(gateway: Gateway, listing: Listing, select: Select) -> Listing:
         kind = kind or _KINDS.get(one.key)
         value = one.value
         if kind is not None and value and not any(map(one.matches, listing.rows)):
-            value = _node_id(gateway, value) if kind is NameOf.NODE else value
+            value = node_id(gateway, value) if kind is NameOf.NODE else value
             names.append((kind, value))
         words.append(f"{one.word}{'' if one.equal else '!'}={value}")
     shown = selected(listing, replace(select, filters=words))
     return replace(shown, notes=(*shown.notes, *unknown_names(gateway, names)))
 
 
-def _node_id(gateway: Gateway, name: str) -> str:
+def node_id(gateway: Gateway, name: str) -> str:
     """The id of the node that a host name, an address or the beginning of an id means; else the name."""
     from schedulemesh.api.nodes import ListNodeNames
     from schedulemesh.domain.node_names import nodes_named

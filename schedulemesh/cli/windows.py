@@ -38,7 +38,7 @@ def list_windows(target: Target, view: View, select: Select) -> None:
 def create(
     target: Target,
     output: Output,
-    window: Annotated[str, typer.Argument(help="A name that no window has.")],
+    window: Annotated[str, typer.Argument(help="The name of the window.")],
     start: Annotated[
         str,
         typer.Option(
@@ -95,6 +95,9 @@ def create(
             help="Reserve the nodes for tasks with this label; of several, with all.",
         ),
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="In the place of a different window of this name.")
+    ] = False,
 ) -> int:
     """Announce maintenance of nodes, or a reservation: nothing else reaches into it, or starts in it."""
     from schedulemesh.api.values import client_name
@@ -119,6 +122,7 @@ def create(
             pools=tuple(for_pool) if for_pool else None,
             owners=tuple(for_owner) if for_owner else None,
             labels=reserved_for or None,
+            replace=replace,
             client=client_name(),
         )
 

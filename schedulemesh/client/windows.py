@@ -37,6 +37,7 @@ class WindowCalls(SchedulerObject):
         pools: str | Iterable[str] | None = None,
         owners: str | Iterable[str] | None = None,
         labels: Mapping[str, str] | None = None,
+        replace: bool = False,
     ) -> Result:
         """Announce a maintenance window: no task starts there that would reach into it, what still runs is
         evicted in time, and nothing starts while it is open. With ``pools``, ``owners`` or ``labels`` it
@@ -47,7 +48,7 @@ class WindowCalls(SchedulerObject):
         and ``notice``: seconds, or texts such as "4h". ``nodes``, ``node_labels`` or ``all_nodes``: which
         nodes. ``repeat``: "daily" or "weekly". From ``notice`` before it on, no task starts there whose end
         is not known. The same window again changes nothing; a different one of the name is refused with
-        ``window_exists``, one whose end has passed with ``window_over``.
+        ``window_exists`` unless it is to ``replace`` that, one whose end has passed with ``window_over``.
         """
         request = CreateWindow(
             name=parse_name(name, "the window's name"),
@@ -62,6 +63,7 @@ class WindowCalls(SchedulerObject):
             pools=None if pools is None else parse_ids(pools, "pools"),
             owners=None if owners is None else parse_ids(owners, "owners"),
             labels=None if labels is None else parse_labels(labels),
+            replace=parse_flag(replace, "replace"),
             client=client_name(),
         )
         return done(self._connection, request)

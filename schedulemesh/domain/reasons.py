@@ -195,7 +195,7 @@ class Reason(Code):
     )
     WINDOW_EXISTS = (
         "window_exists",
-        "`create_window`: there is another window of this name. Delete it first, or choose another name.",
+        "`create_window`: there is another window of this name. Replace or delete it, or choose another name.",
     )
     WINDOW_OVER = (
         "window_over",
@@ -622,7 +622,7 @@ class Change(Code):
     """What a request that was carried out changed, or why it changed nothing."""
 
     CREATED = ("created", "The pool or the window is new.")
-    CHANGED = ("changed", "The pool has another definition now.")
+    CHANGED = ("changed", "The pool or the window has another definition now.")
     UNCHANGED = ("unchanged", "The pool, the node or the window was like this already.")
     DELETED = ("deleted", "The pool, the cohort or the window exists no more.")
     ENDING = ("ending", "The pool is drained, and is deleted when nothing uses it any more.")

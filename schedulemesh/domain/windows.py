@@ -101,9 +101,14 @@ class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         return begin + run_s > occurrence.start
 
     def time_text(self, at: float) -> str:
-        """A time by the clock in which the window's start was given, to the minute."""
-        zone = timezone(timedelta(minutes=self.utc_offset))
-        return datetime.fromtimestamp(at, zone).isoformat(timespec="minutes")
+        """A time by the clock in which the window's start was given."""
+        return time_text(at, self.utc_offset)
+
+
+def time_text(at: float, utc_offset: int) -> str:
+    """A time by a clock that is so many minutes ahead of UTC; without seconds where it has none."""
+    local = datetime.fromtimestamp(at, timezone(timedelta(minutes=utc_offset)))
+    return local.isoformat(timespec="seconds" if local.second else "minutes")
 
 
 def parse_instant(value: object, what: str) -> tuple[float, int]:

@@ -56,7 +56,10 @@ def test_a_window_is_announced_listed_and_deleted(nodes, run):
     assert again.stdout.splitlines()[1].split() == ["更新", "unchanged"]
     other = run("windows", "create", "更新", *WHEN, "--all-nodes")
     assert other.exit_code == ExitCode.CONFLICT
-    assert "schedulemesh windows delete" in other.stderr or "delete it first" in other.stderr
+    assert "replace or delete it" in other.stderr
+    other = run("windows", "create", "更新", *WHEN, "--all-nodes", "--replace")
+    assert other.stdout.splitlines()[1].split() == ["更新", "changed"]
+    assert len(listed(run, "windows")[0]["node_ids"]) == 2
     assert run("windows", "delete", "更新").exit_code == 0
     assert listed(run, "windows") == []
     assert run("windows", "delete", "更新").exit_code == ExitCode.NOT_FOUND

@@ -38,6 +38,13 @@ def create(mesh, *args, **how):
     return outcome
 
 
+def replace_by(mesh, *args, **how):
+    stimulus = s.WindowRequested(window=window(*args, **how), replace=True, client="me")
+    outcome = mesh.handle(stimulus).outcome
+    check_stored(mesh)
+    return outcome
+
+
 def delete(mesh, name="w"):
     return mesh.handle(s.WindowDeletionRequested(name=name, client="me")).outcome
 
@@ -447,3 +454,24 @@ def test_an_occurrence_is_the_one_in_progress_or_the_next():
     for day in (0, 1, 365 * 30):
         begin = 100.0 + day * 86_400
         assert daily.occurrence(begin) == daily.occurrence(begin - 1) == (begin, begin + 10.0)
+
+
+def test_a_window_is_replaced_in_one_step_and_its_nodes_stay_closed():
+    mesh = mesh_of()
+    assert replace_by(mesh, start=BEGIN, duration=HOUR) == Done(change=Change.CREATED)
+    go_to(mesh, BEGIN + 60)
+    assert mesh.state.drains.nodes["a"].window == "w"
+    mesh.queue("t", cpu=4)
+    assert node_of(mesh, "t") == "b"
+    mesh.queue("waits", cpu=4)
+    assert create(mesh, start=BEGIN, duration=2 * HOUR).reason is Reason.WINDOW_EXISTS
+    assert replace_by(mesh, start=BEGIN, duration=2 * HOUR) == Done(change=Change.CHANGED)
+    assert replace_by(mesh, start=BEGIN, duration=2 * HOUR) == Done(change=Change.UNCHANGED)
+    assert mesh.waiting() == ["waits"]
+    go_to(mesh, BEGIN + HOUR)
+    assert (set(mesh.state.drains.nodes), mesh.waiting()) == ({"a"}, ["waits"])
+    refused = replace_by(mesh, start=BEGIN - HOUR, duration=60)
+    assert refused.reason is Reason.WINDOW_OVER
+    assert replace_by(mesh, start=BEGIN + 9 * HOUR) == Done(change=Change.CHANGED)
+    mesh.tick(1.0)
+    assert (set(mesh.state.drains.nodes), node_of(mesh, "waits")) == (set(), "a")

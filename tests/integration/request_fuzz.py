@@ -376,6 +376,7 @@ CALLS: dict[str, dict[str, Kind]] = {
         "pools": given_or_not(pool),
         "owners": given_or_not(name),
         "labels": given_or_not(labels),
+        "replace": flag,
     },
     "delete_window": {"name": name},
     "list_windows": {},

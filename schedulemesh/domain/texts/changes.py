@@ -92,8 +92,8 @@ _NODES: Mapping[str, tuple[str, str]] = {
         "没有维护窗口 {window!r}{near}",
     ),
     "window_differs": (
-        "there is a maintenance window {window!r} that differs; delete it first, or choose another name",
-        "已有一个不同的维护窗口 {window!r}；先删除它，或换一个名称",
+        "there is a maintenance window {window!r} that differs; replace or delete it, or choose another name",
+        "已有一个不同的维护窗口 {window!r}；请替换或删除它，或换一个名称",
     ),
     "window_is_over": (
         "maintenance window {window!r} would be over already; give a start whose end is in the future",

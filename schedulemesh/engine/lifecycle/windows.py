@@ -32,23 +32,26 @@ from schedulemesh.engine.transaction import Transaction
 
 
 def create_window(tx: Transaction, stimulus: WindowRequested) -> RequestOutcome:
-    """Add a window, which may be open already."""
+    """Add a window, which may be open already; or put it in the place of another one of its name."""
     window, by_name = stimulus.window, tx.state.windows.by_name
-    if window.name in by_name:
-        if by_name[window.name] == window:
-            return Done(change=Change.UNCHANGED)
+    present = by_name.get(window.name)
+    if present == window:
+        return Done(change=Change.UNCHANGED)
+    if present is not None and not stimulus.replace:
         error = say("window_differs", window=window.name)
         return Refused(reason=Reason.WINDOW_EXISTS, error_text=error)
     if window.occurrence(tx.now) is None:
         error = say("window_is_over", window=window.name)
         return Refused(reason=Reason.WINDOW_OVER, error_text=error)
-    if len(by_name) >= MAX_WINDOWS:
+    if present is None and len(by_name) >= MAX_WINDOWS:
         error = say("windows_at_limit", most=MAX_WINDOWS)
         return Refused(reason=Reason.TOO_MANY_WINDOWS, error_text=error)
+    if present is not None:
+        tx.emit(WindowEnded(name=window.name, at=tx.now, client=stimulus.client))
     tx.emit(WindowCreated(window=window, at=tx.now, client=stimulus.client))
     advance_windows(tx)
     advance_drains(tx)
-    return Done(change=Change.CREATED)
+    return Done(change=Change.CREATED if present is None else Change.CHANGED)
 
 
 def delete_window(tx: Transaction, stimulus: WindowDeletionRequested) -> RequestOutcome:

@@ -124,6 +124,8 @@ class WindowRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requests a maintenance window."""
 
     window: MaintenanceWindow
+    #: Whether it takes the place of a different one of its name.
+    replace: bool = False
     client: str = "unknown"
 
 

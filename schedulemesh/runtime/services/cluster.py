@@ -89,7 +89,10 @@ class ClusterService(Service):
     async def create_window(self, request: CreateWindow) -> Response:
         """Create a maintenance window."""
         stimulus = s.WindowRequested(
-            window=request.window, client=request.client, request_id=request.request_id
+            window=request.window,
+            replace=request.replace,
+            client=request.client,
+            request_id=request.request_id,
         )
         return await self._decide(stimulus)
 
