@@ -195,7 +195,7 @@ class Reason(Code):
     )
     WINDOW_EXISTS = (
         "window_exists",
-        "`create_window`: there is another window of this name. Replace or delete it, or choose another name.",
+        "`create_window`: another window has this name. Replace or delete it, or choose another name.",
     )
     WINDOW_OVER = (
         "window_over",
