@@ -147,6 +147,7 @@ class Record:
     def _submitted(self, task, agent):
         self.submitted[task.task_id] = agent
         self.awaited.pop(task.task_id, None)
+        self.after.pop(task.task_id, None)
         self.gone_by.discard(task.task_id)
         self.never.discard(task.task_id)
         self.ready = [one for one in self.ready if one[0] != task.task_id]
