@@ -63,6 +63,8 @@ class Recorder:
         self.place = place
         self._settings, self._last, self._rolled_back = settings, last, rolled_back
         self._engine: Engine | None = None
+        #: The inode of the file that it writes; None: it is in a database.
+        self._file: int | None = None
         self._commits = SqlCommits(place.address, place.journal)
         self._retention = Retention(place.journal, settings)
         self._retained_at = time.monotonic()
@@ -123,6 +125,7 @@ class Recorder:
     def _opened(self) -> Iterator[Connection]:
         """A connection to the history, whose tables are of the present version."""
         self._engine = history_engine(self.place.address)
+        self._file = self._file_now()
         try:
             with self._engine.connect() as connection:
                 with connection.begin():
@@ -141,6 +144,7 @@ class Recorder:
         self._rolled_back, self.trouble, self.upto = False, "", follower.upto
         pace = Pace()
         while not self._stop.is_set():
+            self._check_same_file()
             pace.begin()
             wrote = follower.write_next() is not None
             waits = self._take_reasons(follower.upto)
@@ -152,6 +156,20 @@ class Recorder:
             else:
                 self._retain(connection)
                 self._stop.wait(_LOOK_S)
+
+    def _file_now(self) -> int | None:
+        """Which file the history is in; None: there is none, or it is in a database."""
+        path = history_path(self.place.address)
+        with contextlib.suppress(FileNotFoundError):
+            return None if path is None else path.stat().st_ino
+        return None
+
+    def _check_same_file(self) -> None:
+        """Raise JournalError where somebody has removed or replaced the file: what would be written further
+        would be in no file, and nobody could read it.
+        """
+        if self._file_now() != self._file:
+            raise JournalError("its file was removed or replaced while it was in use")
 
     def _take_reasons(self, upto: int) -> list[tuple[str, str, float]]:
         """Take out the reasons that were found at commits up to this one: the history contains these, and

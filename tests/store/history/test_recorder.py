@@ -16,11 +16,12 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.queue_facts import TaskCancelled, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.store.files import beside
 from schedulemesh.store.history import recorder as recorders
 from schedulemesh.store.history.queries import History
 from schedulemesh.store.history.recorder import Recorder
 from schedulemesh.store.history.schema import attempts, events, steps
-from schedulemesh.store.history.tables import history_engine, history_path
+from schedulemesh.store.history.tables import FILES, history_engine, history_path
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, write
 
@@ -81,6 +82,23 @@ def test_a_damaged_history_that_cannot_be_set_aside_is_tried_again(journal, monk
     assert written.wait(30), "its thread has ended"
     recorder.close()
     assert len(tries) == 2
+
+
+def test_a_history_whose_file_was_removed_begins_anew(journal, monkeypatch):
+    monkeypatch.setattr(recorders, "_RETRY_S", 0.01)
+    recorder = Recorder(journal.place(), HistorySettings(), lambda: journal.last)
+    written = threading.Event()
+    recorder.listen(written.set)
+    recorder.start()
+    assert written.wait(30)
+    for suffix in FILES:
+        beside(journal.address.path, suffix).unlink(missing_ok=True)
+    written.clear()
+    assert written.wait(30), "what the journal has is written to a new file"
+    recorder.close()
+    with history_engine(journal.address).connect() as connection:
+        rows = History(connection, journal.place().journal, 1.0).events(0, 10)
+    assert [row["kind"] for row in rows] == ["pool_defined"]
 
 
 def test_texts_have_no_character_that_a_text_of_postgresql_cannot_have(journal):
