@@ -75,7 +75,7 @@ def seconds_left() -> float | None:
         deadline = None if folder is None else float((folder / "notice").read_text("utf-8"))
     except FileNotFoundError:
         return None
-    return None if deadline is None else max(0.0, deadline - time.time())
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def saved() -> None:

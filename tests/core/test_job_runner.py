@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -279,6 +280,15 @@ CALLED = """
     while not done:
         time.sleep(0.01)  # the signal interrupts it
 """
+WITH_ANOTHER_TIME = """
+    import time
+    from schedulemesh import job
+    print("ready", flush=True)
+    while not job.preempted():
+        time.sleep(0.01)  # between two looks
+    time.time = lambda: 4e9
+    print("left", 0 < job.seconds_left() <= 30, flush=True)
+"""
 IN_A_THREAD = """
     import threading, time
     from schedulemesh import job
@@ -294,6 +304,7 @@ IN_A_THREAD = """
     ("script", "before", "after"),
     [
         (NOTICED, "t 1 True False", "left True"),
+        (WITH_ANOTHER_TIME, "ready", "left True"),
         (CALLED, "ready", "called True"),
         (IN_A_THREAD, "ready", "called True"),
     ],
@@ -337,6 +348,21 @@ def test_a_notice_that_comes_before_the_driver_is_found_by_it(make, log, channel
     noticed.join(30)
     assert "t 1 True True" in log()
     assert channel.cancelled == ["t"]
+
+
+@pytest.mark.parametrize("jump_s", [-36000.0, 36000.0])
+def test_the_grace_of_a_job_is_as_long_as_it_is_when_the_system_clock_is_set(
+    make, monkeypatch, jump_s
+):
+    runner, times = make("pass"), iter([time.time()])
+    clocks = SimpleNamespace(
+        monotonic=time.monotonic, time=lambda: next(times, time.time() + jump_s)
+    )
+    monkeypatch.setattr(job_runner, "time", clocks)
+    waited = []
+    monkeypatch.setattr(runner._ended, "wait", waited.append)
+    runner.on_preemption_notice(20.0)
+    assert [0.0 < seconds <= 20.0 for seconds in waited] == [True]
 
 
 def test_a_job_does_not_find_the_notice_of_an_earlier_one(make, log, channel):

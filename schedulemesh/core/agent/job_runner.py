@@ -98,7 +98,8 @@ class JobRunner:
         self._lock = threading.Lock()
         self._driver: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
-        #: When the driver is terminated, in seconds since 1970; None: it is not being evicted.
+        #: When the driver is terminated, on the monotonic clock, which all processes of the node have in
+        #: common; None: it is not being evicted.
         self._deadline: float | None = None
         #: Whether the driver was, or is to be, terminated.
         self._stopped = False
@@ -135,14 +136,14 @@ class JobRunner:
         it has ended. A repeated notice changes nothing.
         """
         if self._deadline is None:
-            self._deadline = time.time() + seconds
+            self._deadline = time.monotonic() + seconds
             if self._attempt_folder.is_dir():
                 # It has its time also where the disk is full, so that it cannot be told.
                 with contextlib.suppress(OSError):
                     self._give_notice(self._deadline)
                 with contextlib.suppress(OSError):
                     self._signal_those_who_asked()
-        self._ended.wait(max(0.0, self._deadline - time.time()))
+        self._ended.wait(max(0.0, self._deadline - time.monotonic()))
         self._saved.report()
 
     def cancel(self, task_id: str) -> dict[str, Any]:  # noqa: ARG002  # it runs one task

@@ -122,7 +122,9 @@ def history_of(
     place = journal.place()
     if place is None or not settings.enabled:
         return None
-    recorder = Recorder(place, settings, lambda: reactor.last, rolled_back=reactor.rolled_back)
+    recorder = Recorder(
+        place, settings, lambda: reactor.last, rolled_back=reactor.rolled_back, now=reactor.now
+    )
     history = HistoryRecorder(recorder, reactor)
     reactor.keep_commits_for(history)
     return history

@@ -28,7 +28,8 @@ class Follower:
     """Continues the history of a journal where the tables are. One thread may use it.
 
     ``last`` gives the number of the last commit that is known to be durable; what is stored beyond it may be
-    removed again. ``rolled_back``: the journal is an older copy of the one that was followed before.
+    removed again. ``rolled_back``: the journal is an older copy of the one that was followed before. ``now``:
+    the time in seconds since 1970.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class Follower:
         last: Callable[[], int],
         *,
         rolled_back: bool = False,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._connection, self._journal = connection, journal
-        self._commits, self._last = commits, last
+        self._commits, self._last, self._now = commits, last, now
         with connection.begin():
             loaded = load(connection, journal)
         self.fold: Fold = loaded.fold
@@ -92,7 +94,7 @@ class Follower:
         gap = self.upto > 0
         if gap:
             logger.warning("the history does not contain all that happened up to commit %d", upto)
-        resync(self.fold, self._commits.upto(upto).fold(), time.time(), gap=gap)
+        resync(self.fold, self._commits.upto(upto).fold(), self._now(), gap=gap)
         self.upto = upto
         self._save()
 

@@ -59,8 +59,11 @@ class Recorder:
         last: Callable[[], int],
         *,
         rolled_back: bool = False,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.place = place
+        #: The time in seconds since 1970, by the clock that the times in the journal come from.
+        self._now = now
         self._settings, self._last, self._rolled_back = settings, last, rolled_back
         self._engine: Engine | None = None
         #: The inode of the file that it writes; None: it is in a database.
@@ -139,7 +142,12 @@ class Recorder:
         """Write what becomes durable, until it is stopped or the database fails."""
         place, rolled_back = self.place, self._rolled_back
         follower = Follower(
-            connection, place.journal, self._commits, self._last, rolled_back=rolled_back
+            connection,
+            place.journal,
+            self._commits,
+            self._last,
+            rolled_back=rolled_back,
+            now=self._now,
         )
         self._rolled_back, self.trouble, self.upto = False, "", follower.upto
         pace = Pace()
@@ -186,7 +194,7 @@ class Recorder:
         if time.monotonic() - self._retained_at < _RETENTION_S:
             return
         self._retained_at = time.monotonic()
-        self._retention.apply(connection, time.time(), self._stop)
+        self._retention.apply(connection, self._now(), self._stop)
 
     def _note_failure(self, error: Exception | None) -> None:
         """Note why the history cannot be written; a damaged file is set aside."""

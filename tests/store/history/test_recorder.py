@@ -20,6 +20,7 @@ from schedulemesh.store.files import beside
 from schedulemesh.store.history import recorder as recorders
 from schedulemesh.store.history.queries import History
 from schedulemesh.store.history.recorder import Recorder
+from schedulemesh.store.history.retention import Retention
 from schedulemesh.store.history.schema import attempts, events, steps
 from schedulemesh.store.history.tables import FILES, history_engine, history_path
 from schedulemesh.store.sql import SqlJournal
@@ -82,6 +83,27 @@ def test_a_damaged_history_that_cannot_be_set_aside_is_tried_again(journal, monk
     assert written.wait(30), "its thread has ended"
     recorder.close()
     assert len(tries) == 2
+
+
+def test_a_system_clock_that_is_set_forward_removes_no_history(journal, monkeypatch):
+    monkeypatch.setattr(recorders, "_RETENTION_S", 0.0)
+    monkeypatch.setattr(recorders, "_LOOK_S", 0.01)
+    monkeypatch.setattr(recorders.time, "time", lambda: 4e9)
+    retained, apply = threading.Semaphore(0), Retention.apply
+
+    def applied(*arguments):
+        apply(*arguments)
+        retained.release()
+
+    monkeypatch.setattr(Retention, "apply", applied)
+    recorder = Recorder(journal.place(), HistorySettings(), lambda: journal.last, now=lambda: 10.0)
+    recorder.start()
+    for _ in range(2):
+        assert retained.acquire(timeout=30)
+    recorder.close()
+    with history_engine(journal.address).connect() as connection:
+        rows = History(connection, journal.place().journal, 1.0).events(0, 10)
+    assert [row["kind"] for row in rows] == ["pool_defined"]
 
 
 def test_a_history_whose_file_was_removed_begins_anew(journal, monkeypatch):
