@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, Unplaced, WarmSpec
@@ -266,6 +267,24 @@ def test_what_fails_otherwise_is_tried_again_but_not_for_ever():
             await stage.reconcile()
         assert len(stage.backend.actors) == 3
         assert stage.status()["errors"][0].startswith("failed 3 times, lastly: ")
+
+    asyncio.run(told())
+
+
+def test_one_whose_start_fails_in_an_unexpected_way_is_replaced():
+    async def told():
+        stage, report = Stage(), FakeBackend.warm_host_report
+
+        async def fails_once(handle):
+            stage.backend.warm_host_report = functools.partial(report, stage.backend)
+            raise ZeroDivisionError
+
+        stage.backend.warm_host_report = fails_once
+        await stage.begin()
+        stage.ready._not_before.clear()
+        await stage.reconcile()
+        assert [actor.alive for actor in stage.backend.actors] == [False, True]
+        assert (stage.status()["ready"], stage.status()["starting"]) == (1, 0)
 
     asyncio.run(told())
 

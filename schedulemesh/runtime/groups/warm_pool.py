@@ -192,6 +192,10 @@ class WarmPool:
             except (BackendError, MessageError, TimeoutError, asyncio.TimeoutError) as failed:
                 self._fail(host, pool_name, str(failed) or f"not ready after {timeout_s:g} s")
                 return
+            except Exception as failed:  # logged: otherwise it would count as starting for ever
+                logger.exception("a warm host of pool %s was not made", pool_name)
+                self._fail(host, pool_name, repr(failed))
+                return
         if error:
             self._errors[pool_name] = error
             logger.warning(
