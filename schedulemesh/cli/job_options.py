@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from schedulemesh.cli.priorities import PriorityOption
+from schedulemesh.cli.root import UsageError
 from schedulemesh.errors import InvalidRequestError, shown
 
-#: The error of a command line that is wrong: of click or, in later versions of typer, of its own copy.
-_UsageError: Any = typer.BadParameter.__base__
 #: How a directive begins.
 _MARK = "#SM"
 #: Bytes of a script that are looked at for directives, and how many words of the command may be the script.
@@ -234,7 +233,7 @@ def _under(context: typer.Context, options: JobOptions, words: list[str], where:
             lower_options = {
                 name: value for name, value in beneath.params.items() if _is_given(beneath, name)
             }
-    except _UsageError as error:
+    except UsageError as error:
         raise InvalidRequestError(f"{where}: {error.format_message()}") from None
     names = {field.name for field in fields(JobOptions)}
     if unknown := lower_options.keys() - names:

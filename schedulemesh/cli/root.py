@@ -84,7 +84,7 @@ GROUPS = {
 
 
 #: The error of a command line that is wrong: of click or, in later versions of typer, of its own copy.
-_UsageError: Any = typer.BadParameter.__base__
+UsageError: Any = typer.BadParameter.__base__
 
 
 class GroupedCommands(TyperGroup):
@@ -94,7 +94,7 @@ class GroupedCommands(TyperGroup):
         """Parse what stands before the command; an option of a command is told where it belongs."""
         try:
             return super().parse_args(ctx, args)
-        except _UsageError as error:
+        except UsageError as error:
             if option := getattr(error, "option_name", ""):
                 error.message += (
                     f" before the command; is it one of the command? Then: COMMAND {option}"
