@@ -85,7 +85,7 @@ EVENT_KINDS = (
     "found",
 )
 #: By what the use of resources is summed up.
-GROUPINGS = ("pool", "owner", "label")
+GROUPINGS = ("pool", "owner", "label", "flavor")
 
 
 class HistoryEvent(TypedDict, total=False):
@@ -161,6 +161,8 @@ class AttemptInfo(TypedDict, total=False):
     label_selector: dict[str, str]
     #: The number of the alternative that it ran in, from 1; 0: it had one alone, or has not started.
     alternative: int
+    #: The flavor of its pool in which it ran; empty: none, or it has not started.
+    flavor: str
     #: The tasks that its task starts after, each as "ok:ID", "any:ID" or "fail:ID".
     after: list[str]
     waited_s: float
@@ -172,12 +174,14 @@ class AttemptInfo(TypedDict, total=False):
 
 
 class UsageInfo(TypedDict, total=False):
-    """What one pool, owner or label used."""
+    """What one pool, owner, label or flavor used."""
 
     pool: PoolOf
     owner: Owner
     #: ``key=value``.
     label: str
+    #: What ran in none is in no row.
+    flavor: str
     gpu_hours: float
     cpu_hours: float
     memory_gb_hours: float

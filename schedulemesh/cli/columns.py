@@ -171,6 +171,7 @@ TASKS = (
     wide("started", "started_at", local_time),
     wide("remaining", "remaining_time", remaining),
     wide("limit in", "limit_at", time_until),
+    wide("flavor", "flavor"),
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
@@ -195,6 +196,7 @@ JOBS = (
     wide("started", "started_at", local_time),
     wide("ended", "ended_at", local_time),
     wide("error", "error", sentence),
+    wide("flavor", "flavor"),
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
     wide("links", "links", labels),

@@ -66,6 +66,7 @@ CHINESE: Mapping[str, str] = {
     "failures": "失败次数",
     "field": "字段",
     "first": "首次",
+    "flavor": "规格",
     "for": "让位给",
     "forecast": "预计",
     "found": "检查结果",

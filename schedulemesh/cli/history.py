@@ -82,7 +82,7 @@ def history(
 def usage(
     target: Target,
     view: View,
-    by: Annotated[str, typer.Option(help="pool, owner or label.")] = "pool",
+    by: Annotated[str, typer.Option(help="pool, owner, label or flavor.")] = "pool",
     label: Annotated[
         str | None, typer.Option(help="With --by label: only the values of this label.")
     ] = None,
@@ -283,6 +283,7 @@ _ATTEMPTS = (
     Column(heading="state", key="state", wide=True),
     Column(heading="reason", key="reason", wide=True),
     Column(heading="agent", key="agent_name", wide=True),
+    Column(heading="flavor", key="flavor", wide=True),
     _wide("GPU", "gpu"),
     _wide("CPU", "cpu"),
     _wide("GPU-s", "gpu_s"),

@@ -33,6 +33,7 @@ _LEASES = (
     amounts_column("holds or asks", "resources"),
     Column(heading="since", key="started_at", show=local_time),
     wide("node", "node_id", node),
+    wide("flavor", "flavor"),
     wide("limit in", "limit_at", time_until),
     wide("reason", "reason"),
     wide("labels", "labels", labels),

@@ -33,7 +33,7 @@ MISTAKES = {
         ("history --pool nope", 3, "there are: 研究"),
         ("history --since yesterday", 2, "90s, 30m, 12h, 7d or 2w"),
         ("events --kind nope", 2, "it may be"),
-        ("usage --by team", 2, "allowed are pool, owner, label"),
+        ("usage --by team", 2, "allowed are pool, owner, label, flavor"),
         ("usage --since 1y", 2, "90s, 30m, 12h, 7d or 2w"),
         ("preemptions --since 1x", 2, "90s, 30m, 12h, 7d or 2w"),
         ("evaluate --pool 研究 --gpus x", 2, "Invalid value for '--gpus'"),

@@ -419,6 +419,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "drawn_by": ("By", "分组"),
     "summed_by": ("By", "统计维度"),
     "label": ("Label", "标签"),
+    "flavor": ("Flavor", "规格"),
     "label_key": ("Key of the label", "标签键"),
     "earlier": ("Earlier", "更早"),
     "later": ("Later", "更晚"),

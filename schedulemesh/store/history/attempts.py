@@ -71,6 +71,7 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     on_time_limit: str = ""
     node_labels: str = ""
     alternative: int = 0
+    flavor: str = ""
     starts_after: str = ""
     charged: bool = False
     open: bool = True

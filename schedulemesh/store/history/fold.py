@@ -342,7 +342,7 @@ class Fold:
             if task is not None:
                 self.tasks[task.task_id] = attempt
         attempt.describe(task, spec)
-        attempt.alternative = spec.taken
+        attempt.alternative, attempt.flavor = spec.taken, spec.taken_flavor
         attempt.admitted_at, attempt.state, attempt.reason = fact.at, STARTING, ""
         self.touch(attempt)
         self.place(attempt, spec.name)

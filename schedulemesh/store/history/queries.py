@@ -25,6 +25,7 @@ from schedulemesh.store.history.usage import (
     NAMES,
     Dimension,
     Sums,
+    group_of,
     names_of,
 )
 
@@ -241,7 +242,7 @@ class History:
         for row in self._connection.execute(query):
             attempt = attempt_of(row)
             seconds = until - max(since, attempt.started_at or until)
-            for dimension, name in names_of(attempt.pool_name, attempt.owner, attempt.labels):
+            for dimension, name in names_of(*group_of(attempt)):
                 if dimension != by or (label is not None and not name.startswith(f"{label}=")):
                     continue
                 by_name.setdefault(name, Sums()).use(attempt, max(0.0, seconds))

@@ -105,7 +105,7 @@ def _begun(
     attempt.state = STARTING if started_at is None else RUNNING
     attempt.describe(task, agent)
     if agent is not None:
-        attempt.alternative = agent.taken
+        attempt.alternative, attempt.flavor = agent.taken, agent.taken_flavor
         fold.place(attempt, agent.name)
     fold.event("found", attempt)
     return attempt

@@ -93,6 +93,8 @@ attempts = Table(
     #: was taken, from 1; 0: none, or there is one alone.
     Column("node_labels", Text),
     Column("alternative", Integer),
+    #: The flavor of its pool in which it ran; NULL: none.
+    Column("flavor", Text),
     #: The tasks that its task starts after, each as "ok:ID", "any:ID" or "fail:ID": a JSON list.
     Column("starts_after", Text),
     #: Whether its use of resources is counted: one attempt of each agent at a time.

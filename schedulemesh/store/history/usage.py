@@ -1,4 +1,4 @@
-"""Sums up what was used in each hour, by pool, owner and label.
+"""Sums up what was used in each hour, by pool, owner, label and flavor.
 
 The use of an attempt is counted when its resources have become free, in each hour in which it ran; waiting
 when it starts, or ends without a start, in that hour; its end, and the work that its eviction lost, when it
@@ -26,6 +26,7 @@ class Dimension(IntEnum):
     POOL = 0
     OWNER = 1
     LABEL = 2
+    FLAVOR = 3
 
 
 class Sums(msgspec.Struct, kw_only=True, gc=False):
@@ -112,8 +113,8 @@ class Booking:
         return self._sums_of(attempt, int((at or 0.0) // HOUR_S))
 
     def _sums_of(self, attempt: Attempt, hour: int) -> Iterator[Sums]:
-        """The sums of an hour in which an attempt counts: of its pool, owner and labels."""
-        for dimension, name in names_of(attempt.pool_name, attempt.owner, attempt.labels):
+        """The sums of an hour in which an attempt counts: of its pool, owner, labels and flavor."""
+        for dimension, name in names_of(*group_of(attempt)):
             key = (dimension, hour, name)
             sums = self.sums.get(key)
             if sums is None:
@@ -121,13 +122,24 @@ class Booking:
             yield sums
 
 
+def group_of(attempt: Attempt) -> tuple[str, str, str, str]:
+    """What of an attempt decides for what its use is counted: the arguments of ``names_of``."""
+    return (attempt.pool_name, attempt.owner, attempt.labels, attempt.flavor)
+
+
 @lru_cache(maxsize=4_096)
-def names_of(pool_name: str, owner: str, labels: str) -> tuple[tuple[int, str], ...]:
-    """What the use of an attempt is counted for: its pool, its owner and each of its labels."""
+def names_of(
+    pool_name: str, owner: str, labels: str, flavor: str = ""
+) -> tuple[tuple[int, str], ...]:
+    """What the use of an attempt is counted for: its pool, its owner, each of its labels, and the flavor in
+    which it ran.
+    """
     names = [(int(Dimension.POOL), pool_name), (int(Dimension.OWNER), owner)]
     if labels:
         by_key: dict[str, str] = msgspec.json.decode(labels)
         names += [(int(Dimension.LABEL), f"{key}={value}") for key, value in by_key.items()]
+    if flavor:
+        names.append((int(Dimension.FLAVOR), flavor))
     return tuple(names)
 
 

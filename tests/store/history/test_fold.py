@@ -11,6 +11,7 @@ from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
 from schedulemesh.store.history.fold import Fold
+from schedulemesh.store.history.usage import Dimension
 from tests.engine.builders import Mesh, amount, node, pool
 from tests.engine.returns import CAUSES, taken_back_while_it_starts
 
@@ -146,6 +147,25 @@ def test_the_alternative_that_was_taken_is_kept_with_its_labels():
     )
     (attempt,) = folded(mesh).changed.values()
     assert (attempt.node_labels, attempt.alternative) == ('{"zone":"a"}', 2)
+
+
+def test_the_flavor_that_was_taken_is_kept_and_summed_up():
+    zones = {"first": {"zone": "a"}, "second": {"zone": "b"}}
+    nodes = [node(zone, gpu=1, labels={"zone": zone}) for zone in ("a", "b")]
+    quota = {"custom": {"gpu@first": 1, "gpu@second": 1}}
+    mesh = Mesh(pool("p", flavors=zones, **quota), nodes=nodes)
+    for name in ("x", "y"):
+        mesh.submit(name, gpu=1)
+        mesh.report(name)
+    fold = folded(mesh)
+    flavors = {one.task_id: one.flavor for one in fold.changed.values()}
+    assert flavors == {"x": "first", "y": "second"}
+    started = {
+        name: sums.started
+        for (dimension, _, name), sums in fold.booking.sums.items()
+        if dimension == Dimension.FLAVOR
+    }
+    assert started == {"first": 1, "second": 1}
 
 
 def test_what_tasks_and_members_of_arrays_start_after_is_kept():

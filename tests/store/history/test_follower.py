@@ -11,6 +11,7 @@ from sqlalchemy import select
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.flavors import TakenFlavor
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f
@@ -198,6 +199,25 @@ def test_use_is_summed_up_and_old_attempts_are_removed(journal, connection):
     assert kinds(connection) == []
     with connection.begin():
         assert len(History(connection, number, 20.0).usage(Dimension.POOL, 0.0, 3600.0, None)) == 1
+
+
+def test_use_is_summed_up_by_flavor_while_it_runs_and_afterwards(journal, connection):
+    in_flavor = msgspec.structs.replace(AGENT, flavor=TakenFlavor(name="h100"))
+    admitted = msgspec.structs.replace(ADMITTED, agent=in_flavor)
+    write(journal, ensured("p"), admitted, STARTED)
+    follow(journal, connection)
+    number = journal.place().journal
+
+    def rows(now):
+        with connection.begin():
+            return History(connection, number, now).usage(Dimension.FLAVOR, 0.0, 3600.0, None)
+
+    (row,) = rows(12.0)
+    assert (row["flavor"], row["cpu_hours"]) == ("h100", pytest.approx(1.0 / 3600.0))
+    write(journal, ENDED)
+    follow(journal, connection)
+    (row,) = rows(20.0)
+    assert (row["completed"], row["cpu_hours"]) == (1, pytest.approx(1.0 / 3600.0))
 
 
 def test_more_attempts_than_wanted_are_removed_the_oldest_first(journal, connection):
