@@ -420,6 +420,53 @@ def test_cancelling_ends_the_whole_process_group(make, log):
     until(lambda: not _runs(child))
 
 
+SAVES_FOR_A_WHILE = """
+import pathlib, signal, sys, time
+
+def save(*_):
+    time.sleep(3)  # longer than output of what a driver has left behind is waited for
+    pathlib.Path(sys.argv[1]).write_text("saved")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)  # there to be ended
+"""
+
+
+def test_what_a_shell_has_started_has_its_time_to_save_though_the_shell_ends_at_once(
+    make, log, tmp_path
+):
+    saved = tmp_path / "saved"
+    command = f"{sys.executable} {tmp_path / 'driver.py'} {saved} && echo done"
+    runner = make(SAVES_FOR_A_WHILE, entrypoint=("sh", "-c", command))
+    run = Run(runner)
+    until(lambda: "ready" in log())
+    runner.cancel("t")
+    assert saved.read_text() == "saved"
+    run.ended()
+
+
+def test_a_process_that_has_ended_and_was_not_waited_for_keeps_nobody_waiting(make, log):
+    runner = make(
+        """
+        import os, signal, subprocess, sys, time
+        # In a session of its own, it never waits for its child, which is in the group of the driver.
+        program = "import os, time; child = os.fork() or os._exit(0); os.setsid(); print(child); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-uc", program], stdout=subprocess.PIPE)
+        print(process.pid, process.stdout.readline().decode(), flush=True)
+        time.sleep(60)  # there to be ended
+        """
+    )
+    run = Run(runner)
+    until(lambda: len(log().split()) == 2)
+    parent, child = map(int, log().split())
+    until(lambda: not _runs(child))
+    runner.cancel("t")
+    run.ended()
+    os.kill(parent, signal.SIGKILL)
+
+
 def test_a_run_that_is_cancelled_before_it_began_starts_nothing(make, log, channel):
     runner = make("print('ran')")
     runner.cancel("t")

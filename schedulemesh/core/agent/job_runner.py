@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +39,8 @@ from schedulemesh.protocol.job_command import JobCommand
 #: Seconds after which output of a driver that has ended is looked for again, and how often there may be more:
 #: a process that it has left behind keeps the pipe open, and may write on.
 _OUTPUT_S, _OUTPUT_LOOKS = 2.0, 15
+#: Seconds between two looks whether processes that got SIGTERM have ended, and the states of those that have.
+_GROUP_LOOK_S, _ENDED = 0.05, "ZX"
 #: Seconds between two signs that the folder of a job is in use.
 _ALIVE_S = 3600.0
 #: Seconds between two looks for what the driver has saved, and by how many times the duration of a look they
@@ -201,6 +203,8 @@ class JobRunner:
             daemon=True,
         ).start()
         code = driver.wait()
+        if self._stopped:
+            _wait_for_group(driver.pid)
         self._oom_kills = oom_kills() - oom_kills_before
         output.wait()
         return code
@@ -443,6 +447,35 @@ def _readable(source: IO[bytes], *, wait: bool) -> bool:
     look = select.poll()
     look.register(source.fileno(), select.POLLIN)
     return bool(look.poll(None if wait else 0))
+
+
+def _wait_for_group(group: int) -> None:
+    """Return when no process of a process group runs any more. SIGTERM ends a shell at once, but what it has
+    started may need its time to save.
+    """
+    while _group_runs(group):
+        time.sleep(_GROUP_LOOK_S)
+
+
+def _group_runs(group: int) -> bool:
+    """Whether a process of a group runs; one that has ended does not, also before its parent has noticed."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return any(state not in _ENDED for state in _states_of_group(group))
+
+
+def _states_of_group(group: int) -> Iterator[str]:
+    """The states of the processes of a group, as Linux abbreviates them."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name of a command, in parentheses, may contain anything.
+            state, _, group_id = file.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(group_id) == group:
+                yield state
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
