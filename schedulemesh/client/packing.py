@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pathspec import PathSpec
-from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from schedulemesh.config.settings import MAX_BLOB_BYTES
 from schedulemesh.domain.containers import plain_data
@@ -195,9 +194,32 @@ def _ignore_files(folder: Path) -> Iterable[_Excludes]:
 
 
 def _excludes_of(folder: Path, patterns: Iterable[str]) -> _Excludes:
-    """Whether a path below a folder matches patterns, as git reads them."""
-    spec = PathSpec.from_lines(GitIgnoreBasicPattern, patterns)
-    return lambda path: spec.match_file(path.relative_to(folder).as_posix())
+    """Whether patterns leave out a path in a folder, as git reads them. Of a path below another one it is asked
+    only where the other one is not left out. The folder itself never is, though ``.*`` matches its name.
+    """
+    compiled = [GitIgnoreSpecPattern(pattern) for pattern in patterns]
+
+    def leaves_out(path: Path) -> bool:
+        if path == folder:
+            return False
+        name = path.relative_to(folder).as_posix()
+        name = f"{name}/" if path.is_dir() else name
+        includes = [pattern.include for pattern in compiled if _matches(pattern, name)]
+        return bool(includes and includes[-1])
+
+    return leaves_out
+
+
+def _matches(pattern: GitIgnoreSpecPattern, name: str) -> bool:
+    """Whether a pattern matches a path itself. It also finds the folders that the path lies in: the one group
+    of its expression marks the slash behind a folder.
+    """
+    if pattern.regex is None:  # of an empty line, or a comment
+        return False
+    return any(
+        match.lastgroup is None or match.end(match.lastgroup) == len(name)
+        for match in pattern.regex.finditer(name)
+    )
 
 
 def _leads_back(link: Path) -> bool:

@@ -117,6 +117,31 @@ def test_secrets_that_git_ignores_are_not_sent_and_links_and_empty_folders_are(p
     assert not [name for name in names if any(part in name for part in gone)]
 
 
+@pytest.mark.parametrize(
+    ("patterns", "sent"),
+    [
+        ((".*",), ["pkg/a.py", "pkg/data.bin", "train.py"]),
+        (("*", "!train.py"), ["train.py"]),
+        (("*", "!*/", "!*.py"), ["pkg/a.py", "train.py"]),
+        (("/*", "!/pkg/"), ["pkg/a.py", "pkg/data.bin"]),
+        (("**",), []),
+        (("./*",), [".hidden", ".venv2/x", "pkg/a.py", "pkg/data.bin", "train.py"]),
+    ],
+)
+@pytest.mark.parametrize("where", ["excludes", ".gitignore", ".rayignore"])
+def test_patterns_that_match_everything_leave_out_what_git_ignores(
+    tmp_path, patterns, sent, where
+):
+    names = ("train.py", "pkg/a.py", "pkg/data.bin", ".hidden", ".venv2/x")
+    folder = make_tree(tmp_path / "project", **dict.fromkeys(names, "x"))
+    if where == "excludes":
+        names_sent = packed(folder, *patterns)
+    else:
+        (folder / where).write_text("\n".join(patterns))
+        names_sent = packed(folder)
+    assert [name for name in names_sent if name != where and not name.endswith("/")] == sent
+
+
 def test_gitignore_is_not_respected_where_ray_is_told_so(project, monkeypatch):
     monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
     assert ".env" in packed(project)

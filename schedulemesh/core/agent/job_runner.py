@@ -203,11 +203,17 @@ class JobRunner:
             daemon=True,
         ).start()
         code = driver.wait()
-        if self._stopped:
-            _wait_for_group(driver.pid)
+        self._wait_for_group_of(driver)
         self._oom_kills = oom_kills() - oom_kills_before
         output.wait()
         return code
+
+    def _wait_for_group_of(self, driver: subprocess.Popen[bytes]) -> None:
+        """Where a driver was terminated, return when no process of its group runs any more: SIGTERM ends a
+        shell at once, but what it has started may need its time to save.
+        """
+        while self._stopped and _group_runs(driver.pid):
+            time.sleep(_GROUP_LOOK_S)
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         """Start the job's command, in a session of its own."""
@@ -447,14 +453,6 @@ def _readable(source: IO[bytes], *, wait: bool) -> bool:
     look = select.poll()
     look.register(source.fileno(), select.POLLIN)
     return bool(look.poll(None if wait else 0))
-
-
-def _wait_for_group(group: int) -> None:
-    """Return when no process of a process group runs any more. SIGTERM ends a shell at once, but what it has
-    started may need its time to save.
-    """
-    while _group_runs(group):
-        time.sleep(_GROUP_LOOK_S)
 
 
 def _group_runs(group: int) -> bool:
