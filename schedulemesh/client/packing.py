@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,11 @@ _LEFT_OUT, _LEFT_OUT_VARIABLE = (
     "RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES",
 )
 _NO_GITIGNORE_VARIABLE = "RAY_RUNTIME_ENV_IGNORE_GITIGNORE"
+
+#: A line of a file of requirements that names another one, for packages or for constraints.
+_NAMED_FILE = re.compile(
+    r"\s*(?P<option>-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+)(?P<file>[^\s#]+)\s*(?:#.*)?$"
+)
 
 #: Whether a path is left out.
 _Excludes = Callable[[Path], bool]
@@ -90,8 +96,7 @@ def listed_packages(file: Path, installer: str) -> list[str] | dict[str, Any]:
     )
     what = f"runtime_env[{installer!r}] is {shown(str(file))}"
     try:
-        text = file.read_text("utf-8-sig")
-        content = yaml.safe_load(text) if is_conda else text.strip().split("\n")
+        content = yaml.safe_load(_text(file)) if is_conda else _requirements(file, installer)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InvalidRequestError(
             f"{what}, which cannot be read: {error}; give {expected}, or what is in it: "
@@ -101,6 +106,35 @@ def listed_packages(file: Path, installer: str) -> list[str] | dict[str, Any]:
         raise InvalidRequestError(f"{what}, which has no names and values; give {expected}")
     listed: list[str] | dict[str, Any] = plain_data(content, f"runtime_env[{installer!r}]")
     return listed
+
+
+def _text(file: Path) -> str:
+    return file.read_text("utf-8-sig")
+
+
+def _requirements(file: Path, installer: str, including: tuple[Path, ...] = ()) -> list[str]:
+    """The lines of a file of requirements, with those of the files that it includes in their place: a node
+    has none of them. Raises InvalidRequestError, and OSError and ValueError for a file that cannot be read.
+    """
+    lines: list[str] = []
+    for line in _text(file).strip().split("\n"):
+        named = _NAMED_FILE.match(line)
+        other = None if named is None else file.parent / named["file"]
+        if named is None or other is None or not other.is_file():
+            lines.append(line)
+        elif named["option"] in ("-c", "--constraint"):
+            raise InvalidRequestError(
+                f"runtime_env[{installer!r}] has {shown(line.strip())} in {shown(str(file))}, a file that the "
+                "nodes have not; name the versions where the packages are, or give the constraints as a URL"
+            )
+        elif other.resolve() in (*including, file.resolve()):
+            raise InvalidRequestError(
+                f"runtime_env[{installer!r}] is {shown(str(file))}, which includes itself with "
+                f"{shown(line.strip())}; remove that line"
+            )
+        else:
+            lines += _requirements(other, installer, (*including, file.resolve()))
+    return lines
 
 
 def _module(archive: bytes) -> tuple[PackedModule, bytes]:

@@ -407,6 +407,36 @@ def test_lists_of_packages_are_read_where_the_job_is_submitted(tmp_path, monkeyp
     assert json.loads(request.submission.agent.options)["runtime_env"] == {name: read}
 
 
+@pytest.mark.parametrize("option", ["-r ", "--requirement ", "--requirement=", "  -r  "])
+def test_lists_that_a_list_includes_are_read_beside_it(tmp_path, option):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "requirements.txt").write_text(f"a==1\n{option}sub/more.txt  # others\nb\n")
+    (tmp_path / "sub" / "more.txt").write_text("c\n-r ../last.txt\n-r https://x/y.txt\n")
+    (tmp_path / "last.txt").write_text("d\n-r none.txt\n-c https://x/c.txt\n")
+    env = command_of(runtime_env={"pip": str(tmp_path / "requirements.txt")})[0].runtime_env
+    assert env["pip"]["packages"] == [
+        "a==1", "c", "d", "-r none.txt", "-c https://x/c.txt", "-r https://x/y.txt", "b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-c limits.txt", "'-c limits.txt' in .*a file that the nodes have not; name the versions"),
+        ("--constraint=limits.txt", "'--constraint=limits.txt' in .*the nodes have not"),
+        ("-r requirements.txt", "includes itself with '-r requirements.txt'; remove"),
+        ("-r back.txt", "includes itself with '-r requirements.txt'; remove"),
+    ],
+)
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_a_list_that_no_node_can_read_is_refused(tmp_path, installer, line, said):
+    (tmp_path / "requirements.txt").write_text(f"a\n{line}\n")
+    (tmp_path / "limits.txt").write_text("a<2\n")
+    (tmp_path / "back.txt").write_text("-r requirements.txt\n")
+    with pytest.raises(InvalidRequestError, match=rf"runtime_env\['{installer}'\].*{said}"):
+        command_of(runtime_env={installer: str(tmp_path / "requirements.txt")})
+
+
 @pytest.mark.parametrize(
     ("name", "file", "said"),
     [
