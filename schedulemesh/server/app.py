@@ -57,7 +57,7 @@ from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.guard import BasePath, Guard, TokenSource, address_of, is_page, secret_in
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
-from schedulemesh.server.openapi import Json, document
+from schedulemesh.server.openapi import document
 from schedulemesh.server.page.app import Page
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
@@ -191,9 +191,9 @@ def _route(path: str, endpoint: Endpoint, method: str) -> Route:
 
 
 @cache
-def _document() -> Json:
-    """The OpenAPI document of the API, which takes as long to make as many requests."""
-    return document(API)
+def _document() -> msgspec.Raw:
+    """The OpenAPI document of the API, encoded: to make and to encode it takes as long as many requests."""
+    return msgspec.Raw(encode_json(document(API)))
 
 
 class _Calls:
@@ -360,7 +360,7 @@ class _Calls:
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
             name = parse_name(request.path_params[key], key)
-            rows = await self._rows_of(listing, name)
+            rows = await self._in_turn(request, partial(self._rows_of, listing, name))
             error = f"there is nothing of the name {name!r} in {listing.path}"
             if listing.row is NodeInfo:
                 nodes = {row["node_id"]: (row["host"], row["address"]) for row in rows}
@@ -380,7 +380,8 @@ class _Calls:
         async def answer(request: Request) -> Response:
             call = single.request(request.path_params)
             _allowed(request, type(call))
-            return await self._rows_response(plain(await self._reads.ask(call)))
+            answered = await self._answered(request, call, partial(self._reads.ask, call))
+            return await self._rows_response(plain(answered))
 
         return answer
 

@@ -15,6 +15,7 @@ from schedulemesh.server.page import usage as usage_screen
 from schedulemesh.server.page.periods import SPANS, Period, period
 from schedulemesh.server.page.timeline import timeline_picture
 from schedulemesh.server.page.usage import FIGURES, usage_picture
+from tests.server import work
 from tests.server.scenes import submit, three_teams
 from tests.server.test_page import Browser
 from tests.server.work import ask
@@ -123,6 +124,15 @@ def test_usage_is_shown_by_pool_owner_and_label(browser):
     browser.get("/usage?by=nothing", 400)
 
 
+def test_usage_by_owner_has_tasks_of_no_owner(api, browser):
+    for name, owner in (("nobodys", ""), ("adas", "ada")):
+        work.submit(api.mesh, name, pool="robotics", owner=owner, priority=9.0)
+    ask(api.mesh, QueryHistory(limit=1))
+    assert "ada" in browser.get("/usage?by=owner&span=24h").words
+    rows = csv.reader(io.StringIO(browser.client.get("/usage.csv?by=owner&span=24h").text))
+    assert {"", "ada"} <= {row[0] for row in rows}
+
+
 def test_budgets_are_on_the_screen_of_usage_where_there_are_any(api, browser):
     budgets = {
         "budget": parse_budget({"gpu_hours": 500, "period": "week"}),
@@ -138,6 +148,8 @@ def test_budgets_are_on_the_screen_of_usage_where_there_are_any(api, browser):
 def test_usage_is_a_file_that_no_spreadsheet_runs(api, browser):
     submit(api.mesh, "cheat", "robotics", gpu=1, owner="=cmd|'/c calc'!A1", priority=9.0)
     ask(api.mesh, QueryHistory(limit=1))
+    submit(api.mesh, "cheat-2", "robotics", gpu=1, owner="a;=1+1", priority=9.0)
+    ask(api.mesh, QueryHistory(limit=1))
     answer = browser.client.get("/usage.csv?by=owner&span=24h")
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert "attachment" in answer.headers["content-disposition"]
@@ -145,6 +157,8 @@ def test_usage_is_a_file_that_no_spreadsheet_runs(api, browser):
     assert header == ["owner", *FIGURES]
     assert "lin" in {row[0] for row in rows}
     assert not [row for row in rows if row[0].startswith("=")]
+    cells = [cell for row in csv.reader(io.StringIO(answer.text), delimiter=";") for cell in row]
+    assert not [cell for cell in cells if cell.startswith("=")]
     browser.client.cookies.clear()
     assert browser.client.get("/usage.csv").status_code == 401
 

@@ -93,10 +93,11 @@ async def usage_csv(reader: ScreenReads, query: QueryParams) -> str:
     chosen = await _chosen(reader, query)
     rows = await _rows(reader, chosen, chosen.period.since, chosen.period.until)
     file = io.StringIO()
-    writer = csv.writer(file)
+    # Where columns end at semicolons, what comes after one in a name would be a cell without the quotes.
+    writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow((chosen.by, *FIGURES))
     for row in rows:
-        writer.writerow((_cell(row[chosen.by]), *(row[figure] for figure in FIGURES)))
+        writer.writerow((_cell(row[chosen.by] or ""), *(row[figure] for figure in FIGURES)))
     return file.getvalue()
 
 
@@ -128,7 +129,10 @@ async def _rows(reader: ScreenReads, chosen: _Chosen, since: float, until: float
         by=chosen.by, label=chosen.label_key or None, since=since, until=until, at_once=True
     )
     rows: Sequence[Row] = (await reader.facts(call))["usage"]
-    return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"], row[chosen.by]))
+    # Those of no owner, or without the label, have none.
+    return sorted(
+        rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"], row[chosen.by] or "")
+    )
 
 
 def _parts_of(shown: Period) -> list[tuple[float, float]]:
