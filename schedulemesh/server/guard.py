@@ -44,6 +44,9 @@ _LIMITS = {
 }
 #: Bytes of all bodies that are in memory, and of those that come with one token.
 MAX_BODIES, MAX_BODIES_OF_TOKEN = 128 * 1024 * 1024, 32 * 1024 * 1024
+#: Bytes of all answers that clients have not taken, and of those with one token; an answer alone may have
+#: more than that. Those of up to ``_PART`` bytes, in which others are sent, are not counted.
+MAX_ANSWERS, MAX_ANSWERS_OF_TOKEN, _PART = 512 * 1024 * 1024, 128 * 1024 * 1024, 64 * 1024
 
 #: Paths that are answered without a token: the first to anybody, the second to this machine's processes.
 _OPEN, _OPEN_ON_LOOPBACK = ("/healthz", "/proof"), "/metrics"
@@ -76,26 +79,32 @@ class TokenSource(Protocol):
         """A request had no token that is accepted."""
 
 
-class Bodies:
-    """How many bytes of bodies are in memory."""
+class BytesInMemory:
+    """How many bytes of bodies are in memory, in all and with each token.
 
-    def __init__(self) -> None:
+    ``what``: they are of. ``reason``: the code of what is refused.
+    """
+
+    def __init__(self, what: str, reason: str, most: int, most_of_token: int) -> None:
+        self._what, self._reason = what, reason
+        self._most, self._most_of_token = most, most_of_token
         self._all = 0
         self._of_token: Counter[str] = Counter()
 
     def add(self, token: str, size: int) -> None:
-        """Bytes have arrived with a token. Raises Problem where there are too many; they are counted all the
-        same.
+        """There are bytes more with a token. Raises Problem where there are too many, but not for the only
+        ones of a token because of its own limit; they are counted all the same.
         """
         self._all += size
         self._of_token[token] += size
-        if self._all > MAX_BODIES or self._of_token[token] > MAX_BODIES_OF_TOKEN:
+        of_token = self._of_token[token]
+        if self._all > self._most or (of_token > self._most_of_token and of_token > size):
             raise Problem(
                 503,
-                "too_many_bodies",
-                f"the bodies of all requests have {self._all:,} bytes, those with this token "
-                f"{self._of_token[token]:,}; the most are {MAX_BODIES:,} and {MAX_BODIES_OF_TOKEN:,} at a "
-                "time, so try again",
+                self._reason,
+                f"the bodies of all {self._what} have {self._all:,} bytes, those with this token "
+                f"{of_token:,}; the most are {self._most:,} and {self._most_of_token:,} at a time, so try "
+                "again",
                 {"retry-after": "1", "connection": "close"},
             )
 
@@ -129,7 +138,12 @@ class Guard:
     ) -> None:
         self._app = app
         self._connections = connections
-        self._bodies = Bodies()
+        self._bodies = BytesInMemory(
+            "requests", "too_many_bodies", MAX_BODIES, MAX_BODIES_OF_TOKEN
+        )
+        self._answers = BytesInMemory(
+            "answers", "too_many_answers", MAX_ANSWERS, MAX_ANSWERS_OF_TOKEN
+        )
         self._settings = settings
         self._tokens = tokens
         self._names = _own_names(settings)
@@ -160,7 +174,7 @@ class Guard:
             return
         body = _Body(receive, asyncio.get_running_loop().time, limit, self._bodies, token)
         try:
-            await self._app(scope, body.receive, send)
+            await self._app(scope, body.receive, _Answer(scope, send, self._answers).send)
         finally:
             body.end()
 
@@ -308,7 +322,7 @@ class _Body:
     """
 
     def __init__(
-        self, receive: Receive, time: Callable[[], float], limit: int, bodies: Bodies, token: str
+        self, receive: Receive, time: Callable[[], float], limit: int, bodies: BytesInMemory, token: str
     ) -> None:
         self._receive, self._time, self._limit = receive, time, limit
         self._bodies, self._token = bodies, token
@@ -338,6 +352,62 @@ class _Body:
     def end(self) -> None:
         """The request was answered."""
         self._bodies.remove(self._token, self._size)
+
+
+class _Answer:
+    """The answer to one request. A large body is counted until its client has taken it, and sent in parts,
+    because all of what is sent at once is in memory until then.
+    """
+
+    def __init__(self, scope: Scope, send: Send, answers: BytesInMemory) -> None:
+        self._scope, self._send, self._answers = scope, send, answers
+        #: The head, until it is known that the body is not refused.
+        self._start: Message | None = None
+
+    async def send(self, message: Message) -> None:
+        """See ASGI."""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        body = message.get("body", b"")
+        start, self._start = self._start, None
+        if start is None or message.get("more_body") or len(body) <= _PART:
+            # The parts of a stream are small, and streams are few.
+            await self._send_started(start, message)
+            return
+        token = self._token()
+        try:
+            self._answers.add(token, len(body))
+            await self._send_in_parts(start, body)
+        except Problem as problem:
+            response = json_response(problem.body, problem.status, problem.headers)
+            await response(self._scope, _received, self._send)
+        finally:
+            self._answers.remove(token, len(body))
+
+    def _token(self) -> str:
+        """The name of the token; the page says whose it is once it knows the session."""
+        caller: TokenCaller | None = self._scope["state"].get("caller")
+        return "" if caller is None else caller.token.name
+
+    async def _send_started(self, start: Message | None, message: Message) -> None:
+        if start is not None:
+            await self._send(start)
+        await self._send(message)
+
+    async def _send_in_parts(self, start: Message, body: bytes) -> None:
+        await self._send(start)
+        view = memoryview(body)
+        for first in range(0, len(body), _PART):
+            part = bytes(view[first : first + _PART])
+            more = first + _PART < len(body)
+            # Waits while the client has not taken what was sent.
+            await self._send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+async def _received() -> Message:
+    """What a response to which nothing more is received waits for."""
+    return {"type": "http.disconnect"}
 
 
 def _too_large(limit: int) -> Problem:

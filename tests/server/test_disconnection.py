@@ -10,7 +10,7 @@ import time
 import pytest
 
 from schedulemesh.api.pools import ListPools
-from schedulemesh.api.tasks import WaitTasks, WaitUntil
+from schedulemesh.api.tasks import ExplainTask, WaitTasks, WaitUntil
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server.disconnection import while_connected
 from schedulemesh.server.problems import Problem
@@ -184,3 +184,42 @@ def test_a_token_has_some_reads_at_a_time_and_others_are_not_kept_waiting(api, m
         assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
         connection.close()
     assert len(begun) == 10
+
+
+def explaining(api, number):
+    """A connection on which a task is to be explained."""
+    host, port = api.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    connection.sendall(
+        b"GET /api/v1/tasks/t-%d HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n\r\n"
+        % (number, api.token.encode())
+    )
+    return connection
+
+
+def test_a_token_has_one_explanation_at_a_time_and_those_of_clients_that_leave_are_given_up(
+    api, monkeypatch
+):
+    begun, given_up = [], []
+    ask_packed = api.gateway.ask_packed
+
+    async def held(request, caller=None):
+        if not isinstance(request, ExplainTask):
+            return await ask_packed(request, caller)
+        begun.append(request.task_id)
+        try:
+            return await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            given_up.append(request.task_id)
+            raise
+
+    monkeypatch.setattr(api.gateway, "ask_packed", held)
+    connections = [explaining(api, number) for number in range(10)]
+    until(lambda: requests_open(api) == 10)
+    assert api.client.get("/api/v1/queue_policy").status_code == 200
+    assert len(begun) == 1
+    for connection in connections:
+        connection.close()
+    until(lambda: requests_open(api) == 0)
+    assert begun == given_up
+    assert len(begun) < 10

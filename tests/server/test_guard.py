@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import select
 import socket
@@ -11,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.tasks import CancelTasks
+from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import supervisor
 from schedulemesh.server import app, connections, guard
@@ -345,6 +349,81 @@ def test_bodies_that_do_not_arrive_whole_are_limited_in_memory(api, monkeypatch)
     ).status_code == 503 and time.monotonic() < until:
         pass
     assert answer.status_code == 200
+
+
+class Taker:
+    """A client that takes so many messages of an answer, and then no more until it is told to."""
+
+    def __init__(self, takes):
+        self.takes, self.sent, self.goes_on = takes, [], asyncio.Event()
+
+    async def send(self, message):
+        if len(self.sent) >= self.takes:
+            await self.goes_on.wait()
+        self.sent.append(message)
+
+    @property
+    def status(self):
+        return self.sent[0]["status"]
+
+    @property
+    def body(self):
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+def answering(taker, token, body, answers):
+    """The task that sends a client an answer with this body."""
+    caller = TokenCaller(token=TokenSpec(name=token, role=Role.VIEWER, secret_hash="h"), address="")
+    scope = {"type": "http", "method": "GET", "state": {"caller": caller}}
+    response = Response(body)
+    return asyncio.ensure_future(
+        response(scope, None, guard._Answer(scope, taker.send, answers).send)
+    )
+
+
+def test_answers_that_are_not_taken_are_limited_in_memory():
+    async def story():
+        answers = guard.BytesInMemory("answers", "too_many_answers", 700_000, 250_000)
+        slow = [Taker(2), Taker(2)]
+        first = answering(slow[0], "a", b"1" * 400_000, answers)
+        await asyncio.sleep(0)
+        refused = Taker(9)
+        await answering(refused, "a", b"2" * 100_000, answers)
+        small, other, stream = Taker(9), Taker(9), Taker(9)
+        await answering(small, "a", b"3" * 60_000, answers)
+        await answering(other, "b", b"4" * 200_000, answers)
+        second = answering(slow[1], "b", b"5" * 290_000, answers)
+        await asyncio.sleep(0)
+        third = Taker(9)
+        await answering(third, "c", b"6" * 100_000, answers)
+        assert (refused.status, small.status, other.status, third.status) == (503, 200, 200, 503)
+        assert b"too_many_answers" in refused.body
+        assert (small.body, other.body) == (b"3" * 60_000, b"4" * 200_000)
+        for taker in slow:
+            taker.goes_on.set()
+        await asyncio.gather(first, second)
+        assert slow[0].body == b"1" * 400_000
+        assert max(len(message.get("body", b"")) for message in slow[0].sent) == 65_536
+        assert [m.get("more_body") for m in slow[0].sent[-2:]] == [True, False]
+        await answering(stream, "a", b"7" * 240_000, answers)
+        assert stream.status == 200
+        assert answers._all == 0
+        assert not answers._of_token
+
+    asyncio.run(story())
+
+
+def test_the_answer_to_a_client_that_went_away_is_forgotten():
+    async def story():
+        answers = guard.BytesInMemory("answers", "too_many_answers", 700_000, 250_000)
+        sending = answering(Taker(1), "a", b"1" * 400_000, answers)
+        await asyncio.sleep(0)
+        assert answers._all == 400_000
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert answers._all == 0
+
+    asyncio.run(story())
 
 
 def test_bodies_of_json_are_smaller(api):

@@ -127,9 +127,11 @@ def test_usage_is_shown_by_pool_owner_and_label(browser):
 class Reader:
     """Answers with the use of three owners, one of whom is nobody, who have all only waited."""
 
+    async def now(self):
+        return NOW
+
     async def facts(self, call):
-        if not isinstance(call, QueryUsage):
-            return {"time": NOW}
+        assert isinstance(call, QueryUsage)
         rows = [{"owner": owner, **dict.fromkeys(FIGURES, 0.0)} for owner in ("lin", None, "ada")]
         return {"usage": rows}
 

@@ -271,6 +271,7 @@ class Page:
                 following = _target(request.url.path, visit) if is_screen else "/"
                 return self._sign_in_page(visit, following)
             check_connection(self._connections, request.scope, caller)
+            request.state.caller = caller
             return await answer(visit, caller)
         except SchedulerUnavailableError:
             return self.unavailable(visit)
