@@ -138,9 +138,7 @@ class Guard:
     ) -> None:
         self._app = app
         self._connections = connections
-        self._bodies = BytesInMemory(
-            "requests", "too_many_bodies", MAX_BODIES, MAX_BODIES_OF_TOKEN
-        )
+        self._bodies = BytesInMemory("requests", "too_many_bodies", MAX_BODIES, MAX_BODIES_OF_TOKEN)
         self._answers = BytesInMemory(
             "answers", "too_many_answers", MAX_ANSWERS, MAX_ANSWERS_OF_TOKEN
         )
@@ -322,7 +320,12 @@ class _Body:
     """
 
     def __init__(
-        self, receive: Receive, time: Callable[[], float], limit: int, bodies: BytesInMemory, token: str
+        self,
+        receive: Receive,
+        time: Callable[[], float],
+        limit: int,
+        bodies: BytesInMemory,
+        token: str,
     ) -> None:
         self._receive, self._time, self._limit = receive, time, limit
         self._bodies, self._token = bodies, token

@@ -129,9 +129,7 @@ def test_secrets_that_git_ignores_are_not_sent_and_links_and_empty_folders_are(p
     ],
 )
 @pytest.mark.parametrize("where", ["excludes", ".gitignore", ".rayignore"])
-def test_patterns_that_match_everything_leave_out_what_git_ignores(
-    tmp_path, patterns, sent, where
-):
+def test_patterns_that_match_everything_leave_out_what_git_ignores(tmp_path, patterns, sent, where):
     names = ("train.py", "pkg/a.py", "pkg/data.bin", ".hidden", ".venv2/x")
     folder = make_tree(tmp_path / "project", **dict.fromkeys(names, "x"))
     if where == "excludes":

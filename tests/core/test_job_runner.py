@@ -452,7 +452,12 @@ def test_a_process_that_has_ended_and_was_not_waited_for_keeps_nobody_waiting(ma
         """
         import os, signal, subprocess, sys, time
         # In a session of its own, it never waits for its child, which is in the group of the driver.
-        program = "import os, time; child = os.fork() or os._exit(0); os.setsid(); print(child); time.sleep(60)"
+        program = '''
+        import os, time
+        print(os.fork() or os._exit(0))
+        os.setsid()
+        time.sleep(60)
+        '''
         process = subprocess.Popen([sys.executable, "-uc", program], stdout=subprocess.PIPE)
         print(process.pid, process.stdout.readline().decode(), flush=True)
         time.sleep(60)  # there to be ended
