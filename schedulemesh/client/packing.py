@@ -125,7 +125,7 @@ def _requirements(file: Path, installer: str, including: tuple[Path, ...] = ()) 
         elif named["option"] in ("-c", "--constraint"):
             raise InvalidRequestError(
                 f"runtime_env[{installer!r}] has {shown(line.strip())} in {shown(str(file))}, a file that "
-                "the nodes have not; name the versions where the packages are, or give the constraints as a URL"
+                "the nodes have not; name the versions where the packages are, or give a URL"
             )
         elif other.resolve() in (*including, file.resolve()):
             raise InvalidRequestError(
@@ -229,7 +229,8 @@ def _ignore_files(folder: Path) -> Iterable[_Excludes]:
 
 def _excludes_of(folder: Path, patterns: Iterable[str]) -> _Excludes:
     """Whether patterns leave out a path in a folder, as git reads them. Of a path below another one it is
-    asked only where the other one is not left out. The folder itself never is, though ``.*`` matches its name.
+    asked only where the other one is not left out. The folder itself never is, though ``.*`` matches its
+    name.
     """
     compiled = [GitIgnoreSpecPattern(pattern) for pattern in patterns]
 
