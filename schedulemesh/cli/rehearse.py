@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from schedulemesh.cli.command import Output, Since, command, note
+from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import duration, local_time, moment
 from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from schedulemesh.domain.sentences import Text
     from schedulemesh.sim.rehearsal.decisions import Check, Difference
     from schedulemesh.sim.rehearsal.what_if import Rehearsal
 
@@ -54,6 +56,14 @@ _TASKS = (
     Column(heading="waited", key="recorded_s", show=duration, right=True),
     Column(heading="would wait", key="rehearsed_s", show=duration, right=True),
 )
+
+
+#: The texts of the kinds of decisions.
+_DECISIONS = {
+    "admitted": "decision_admitted",
+    "evicted": "decision_evicted",
+    "removed": "decision_removed",
+}
 
 
 @command(app)
@@ -105,7 +115,7 @@ def rehearse(
     rehearsed = rehearsal.rehearse(recording, changes, begin, node_strategy=node_strategy)
     emit(_task_listing(rehearsed) if tasks else _pool_listing(rehearsed), output)
     for remark in (*_remarks(rehearsed), *_check_remarks(rehearsed.check)):
-        note(remark)
+        note(spoken(remark))
 
 
 def _pool_listing(rehearsed: Rehearsal) -> Listing:
@@ -129,46 +139,59 @@ def _task_listing(rehearsed: Rehearsal) -> Listing:
     return Listing(kind="tasks", rows=rows, columns=_TASKS, name="task_id")
 
 
-def _remarks(rehearsed: Rehearsal) -> list[str]:
+def _remarks(rehearsed: Rehearsal) -> list[Text]:
     """The period, and who gains and loses most."""
+    from schedulemesh.domain.sentences import say
+
     changes = [(one.rehearsed_s - one.recorded_s, one) for one in rehearsed.waits]
     less = [one for gained, one in changes if gained < -1.0]
     more = [one for gained, one in reversed(changes) if gained > 1.0]
-    span = f"{local_time(rehearsed.since)} to {local_time(rehearsed.until)}"
-    remarks = [f"{span}: {len(less)} tasks would have waited less, {len(more)} more"]
+    since, until = local_time(rehearsed.since), local_time(rehearsed.until)
+    counts = say("rehearsal_waits", since=since, until=until, less=len(less), more=len(more))
+    remarks: list[Text] = [counts]
     if rehearsed.refused:
-        remarks.append(
-            f"{rehearsed.refused} submissions would have been refused; the first is {rehearsed.first_refusal}"
-        )
-    for what, some in (("less", less), ("more", more)):
-        names = ", ".join(
-            f"{one.task_id} ({duration(one.recorded_s)} → {duration(one.rehearsed_s)})"
+        first = rehearsed.first_refusal
+        remarks.append(say("rehearsal_refused", count=rehearsed.refused, first=first))
+    for code, some in (("rehearsal_less", less), ("rehearsal_more", more)):
+        tasks = [
+            say("rehearsal_task", task=one.task_id, before=one.recorded_s, after=one.rehearsed_s)
             for one in some[:_SHOWN]
-        )
-        if names:
-            remarks.append(f"{what}: {names}")
+        ]
+        if tasks:
+            remarks.append(say(code, tasks=tasks))
     return remarks
 
 
-def _check_remarks(check: Check) -> list[str]:
+def _check_remarks(check: Check) -> list[Text]:
     """How exact the rehearsal is, and why it is not."""
+    from schedulemesh.domain.sentences import say
+
     part = 100.0 * check.same / check.decisions if check.decisions else 100.0
-    same = f"{check.same} of {check.decisions} decisions are the same ({part:.1f} %)"
-    remarks = [f"under the policy that was in force {same}"]
-    remarks += [f"differs: {_difference(one)}" for one in check.differences[:_SHOWN]]
-    remarks += [f"not rehearsed: {count} × {what}" for what, count in check.left_out.items()]
+    same = say("rehearsal_same", same=check.same, count=check.decisions, part=f"{part:.1f}")
+    remarks: list[Text] = [same]
+    remarks += [_difference(one) for one in check.differences[:_SHOWN]]
+    remarks += [
+        say("rehearsal_left_out", count=count, what=say(code))
+        for code, count in check.left_out.items()
+    ]
     return remarks
 
 
-def _difference(one: Difference) -> str:
-    def when(at: float | None) -> str:
-        return "never" if at is None else local_time(at)
+def _difference(one: Difference) -> Text:
+    from schedulemesh.domain.sentences import say
+
+    def when(at: float | None) -> Text:
+        return say("at_no_time") if at is None else say("at_time", time=local_time(at))
 
     what = one.decision
-    how = f" ({what.how})" if what.how else ""
-    return (
-        f"{what.key}, attempt {what.attempt}, {what.kind}{how}:"
-        f" {when(one.recorded_at)} in the history, {when(one.rehearsed_at)} rehearsed"
+    return say(
+        "rehearsal_differs",
+        task=what.key,
+        attempt=what.attempt,
+        kind=say(_DECISIONS[what.kind]),
+        how=say("in_brackets", what=what.how) if what.how else "",
+        recorded=when(one.recorded_at),
+        rehearsed=when(one.rehearsed_at),
     )
 
 

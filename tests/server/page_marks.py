@@ -25,6 +25,7 @@ import psutil
 
 from benchmarks.rows import at_most, note, print_table
 from schedulemesh.api.tasks import CancelTask
+from schedulemesh.core.backend.process_tuning import collect_garbage_rarely, switch_threads_often
 from tests.runtime.composition import InThread
 from tests.server.api_process import ApiProcess
 from tests.server.chromium import Chromium, chromium
@@ -45,6 +46,7 @@ PATHS = (*(path for path in SCREENS if path != "/task"), "/task?id=task-1999")
 def main():
     """Print the table."""
     logging.disable()  # alerts about two thousand agents that nobody runs
+    as_supervisors_process()
     if chromium() is None:
         sys.exit("there is no Chromium here (Debian: apt-get install chromium)")
     with TemporaryDirectory() as name:
@@ -64,6 +66,12 @@ def main():
         finally:
             api.close()
             mesh.close()
+
+
+def as_supervisors_process():
+    """Have this process collect garbage and switch threads as that of a supervisor does."""
+    collect_garbage_rarely()
+    switch_threads_often()
 
 
 def token_of(client, api, number):

@@ -77,7 +77,8 @@ def test_a_rehearsal_is_asked_for_made_and_shown(browser, command):
     for words in ("was 1 min 30 s", "would be 30 s", "10 min → 1 min", "12 tasks would have"):
         assert words in document.words
     (arguments,) = command.arguments
-    assert arguments[:3] == ["--since=7d", "--nodes=+4", "--pool=p=64"]
+    assert arguments[:2] == ["--lang=en", "rehearse"]
+    assert arguments[2:5] == ["--since=7d", "--nodes=+4", "--pool=p=64"]
     assert arguments[-2] == "--"
 
 
@@ -151,7 +152,7 @@ def test_names_are_no_options_of_the_command():
 
 
 def test_the_command_is_the_one_of_the_command_line(tmp_path):
-    arguments = [*RehearsalQuestion().arguments(), "--output=json", "--", str(tmp_path)]
+    arguments = ["rehearse", *RehearsalQuestion().arguments(), "--output=json", "--", str(tmp_path)]
     status, output, remarks = asyncio.run(run_command(arguments))
     assert status != 0
     assert output == b""

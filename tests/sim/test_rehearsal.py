@@ -222,9 +222,7 @@ def test_definitions_that_the_history_does_not_keep_are_those_of_its_end(recordi
     found = rehearse(part)
     assert found.check.differences == ()
     assert found.check.same == found.check.decisions > 72
-    assert found.check.left_out == {
-        "events before the period that are not kept any more": len(recording.definitions)
-    }
+    assert found.check.left_out == {"lacks_earlier_events": len(recording.definitions)}
 
 
 def test_own_strategies_are_refused(recording):

@@ -109,9 +109,8 @@ def test_what_a_period_had_from_before_it_is_named(tmp_path):
     assert [one.key for one in part.submissions] == [job.job_id for job in later]
     # The two reserved groups of each pool are created again.
     assert rehearse(part).check.left_out == {
-        "attempts before the period, from which durations had been learned": since.attempts[0].id
-        - 1,
-        "placement groups from before the period": len(part.groups) - 4,
+        "lacks_learned_durations": since.attempts[0].id - 1,
+        "lacks_earlier_groups": len(part.groups) - 4,
     }
 
 

@@ -8,6 +8,7 @@ from schedulemesh.domain.texts.changes import CHANGES
 from schedulemesh.domain.texts.explain_lines import EXPLAIN_LINES
 from schedulemesh.domain.texts.explanations import EXPLANATIONS
 from schedulemesh.domain.texts.refusals import REFUSALS
+from schedulemesh.domain.texts.rehearsals import REHEARSALS
 
 #: See ``domain.sentences`` for what fields may say.
 TEXTS: Mapping[str, tuple[str, str]] = {
@@ -18,4 +19,5 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     **REFUSALS,
     **CHANGES,
     **EXPLAIN_LINES,
+    **REHEARSALS,
 }

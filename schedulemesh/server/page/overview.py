@@ -76,10 +76,12 @@ def _pools_below(cohort: Row, cohorts: Mapping[str, Row]) -> set[str]:
 
 
 def gpus_of_nodes(nodes: Sequence[Row]) -> Mapping[str, float]:
-    """The GPUs of nodes: in all, free, and held by other Ray work."""
+    """The GPUs of nodes: in all, free, free on nodes where nothing starts, and held by other Ray work."""
+    closed = [node for node in nodes if node["cordoned"] or node["draining"]]
     return {
         "total": sum(node["total"].get("gpu", 0.0) for node in nodes),
         "free": sum(node["free"].get("gpu", 0.0) for node in nodes),
+        "closed": sum(node["free"].get("gpu", 0.0) for node in closed),
         "other": sum(node["external_usage"].get("gpu", 0.0) for node in nodes),
     }
 

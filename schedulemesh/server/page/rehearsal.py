@@ -70,7 +70,8 @@ async def begin_rehearsal(reader: ScreenReads, fields: Mapping[str, str]) -> boo
         error = f"token {caller.token.name!r} has the role {caller.role.value}; this needs the role submitter"
         raise Problem(403, Reason.NOT_ALLOWED.value, error)
     about = await reader.facts(GetAbout())
-    return reader.rehearsals.begin(caller.token.name, question_in(fields), about)
+    question, token = question_in(fields), caller.token.name
+    return reader.rehearsals.begin(token, question, about, reader.language)
 
 
 async def rehearsal(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.language import Language
+
 #: The periods that may be rehearsed, as the command takes them.
 PERIODS = ("24h", "7d", "30d")
 #: Seconds that a rehearsal may take.
@@ -69,8 +71,16 @@ class Rehearsals:
         """The last rehearsal that this token asked for."""
         return self._runs.get(token)
 
-    def begin(self, token: str, question: RehearsalQuestion, about: Mapping[str, Any]) -> bool:
-        """Begin a rehearsal; False: another one runs. ``about``: which scheduler's history."""
+    def begin(
+        self,
+        token: str,
+        question: RehearsalQuestion,
+        about: Mapping[str, Any],
+        language: Language,
+    ) -> bool:
+        """Begin a rehearsal; False: another one runs. ``about``: which scheduler's history; ``language``: of
+        its remarks.
+        """
         if self._running is not None and not self._running.done():
             return False
         run = RehearsalRun(question=question, began=time.time())
@@ -79,7 +89,8 @@ class Rehearsals:
         for old in list(self._runs)[: max(0, len(self._runs) - _KEPT)]:
             del self._runs[old]
         of_scheduler = [f"--name={about['name']}", f"--namespace={about['namespace']}"]
-        arguments = [*question.arguments(), *of_scheduler, "--output=json", "--", about["journal"]]
+        command = [f"--lang={language}", "rehearse", *question.arguments(), *of_scheduler]
+        arguments = [*command, "--output=json", "--", about["journal"]]
         self._running = asyncio.ensure_future(self._carry_out(run, arguments))
         return True
 
@@ -96,11 +107,11 @@ class Rehearsals:
 
 
 async def run_command(arguments: Sequence[str]) -> tuple[int, bytes, bytes]:
-    """Run ``schedulemesh rehearse`` as a process with the lowest priority. Raises OSError, and TimeoutError
+    """Run the command ``schedulemesh`` as a process of the lowest priority. Raises OSError, and TimeoutError
     after ``LIMIT_S``.
     """
     process = await asyncio.create_subprocess_exec(
-        *("nice", "-n", _NICE, sys.executable, "-m", "schedulemesh", "rehearse"),
+        *("nice", "-n", _NICE, sys.executable, "-m", "schedulemesh"),
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

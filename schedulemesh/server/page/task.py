@@ -12,6 +12,7 @@ from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.domain.dependencies import dependency
+from schedulemesh.domain.language import Language
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.protocol.answers import Explained, TaskLog
@@ -55,8 +56,8 @@ async def task(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         reader.answer(ExplainTask(task_id=task_id)),
         reader.node_names(),
         reader.page("tasks", _only(task_id)),
-        _or_error(_history(reader, task_id)),
-        _or_error(_log(reader, task_id)),
+        _or_error(_history(reader, task_id), reader.language),
+        _or_error(_log(reader, task_id), reader.language),
     )
     if not isinstance(answer, Explained):
         raise unexpected(answer)
@@ -85,12 +86,12 @@ def _only(task_id: str) -> PageQuery:
     return PageQuery(fields=(("task_id", (task_id,)),), order=(("task_id", False),), limit=1)
 
 
-async def _or_error(read: Any) -> Mapping[str, Any]:
+async def _or_error(read: Any, language: Language) -> Mapping[str, Any]:
     """What is read, as ``value``; or why it cannot be read, as ``error``: the rest is shown all the same."""
     try:
         return {"value": await read, "error": ""}
     except Problem as problem:
-        return {"value": None, "error": str(problem)}
+        return {"value": None, "error": translated(problem.body, language)["error"]}
 
 
 async def _history(reader: ScreenReads, task_id: str) -> Sequence[Row]:

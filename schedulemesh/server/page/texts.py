@@ -85,6 +85,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "nobody_waits": ("Nobody waits", "无人排队"),
     "idle_gpus": ("Free GPUs", "空闲 GPU"),
     "of_total": ("of {total}", "共 {total}"),
+    "on_closed": ("{gpus} on closed nodes", "其中 {gpus} 在封锁或排空的节点上"),
     "evictions_hour": ("Evictions in the last hour", "近一小时抢占"),
     "lost_gpu_time": ("{time} of GPU time lost", "损失 GPU 时间 {time}"),
     "nothing_lost": ("no GPU time lost", "没有损失 GPU 时间"),
@@ -206,6 +207,8 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "attempt_ran": ("ran {time}", "运行 {time}"),
     "attempt_lost": ("lost {time} of work", "损失 {time}的工作"),
     "events": ("Events", "事件"),
+    "event": ("Event", "事件"),
+    "detail": ("Details", "详情"),
     "event_reason": ("reason", "原因："),
     "event_rule": ("rule", "规则："),
     "event_state": ("state", "状态："),
@@ -541,6 +544,14 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "已进行 {time}，最长 {limit}。完成后本页会自动显示结果。",
     ),
     "rehearsal_failed": ("It could not be made:", "推演没有完成："),
+    "rehearsal_answer": (
+        "Mean wait: {after} instead of {before}; evictions: {evicted_after} instead of {evicted_before}.",
+        "平均等待将从 {before} 变为 {after}，抢占次数将从 {evicted_before} 变为 {evicted_after}。",
+    ),
+    "quotas_stay": (
+        "Quotas stay as they were, and more nodes help as far as these reach. Or choose another, too.",
+        "各资源池的配额不变，新增节点只在配额之内起作用。要用得更多，请同时修改配额。",
+    ),
     "rehearsal_more": (
         "Other policies and pools, and every task's wait, are rehearsed on the command line:",
         "推演其他策略和资源池，或查看每个任务的等待，请用命令行：",

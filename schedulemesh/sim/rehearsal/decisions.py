@@ -41,7 +41,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     same: int
     #: The others, and those that the history does not have, by time.
     differences: tuple[Difference, ...]
-    #: What of the history could not be rehearsed, and how often it happened.
+    #: What of the history could not be rehearsed, as the code of a text, and how often it happened.
     left_out: dict[str, int]
 
 

@@ -91,8 +91,8 @@ class Outside:
             "preempting": self._preempting,
             "claim_moved": self._claim_moved,
             "time_limit_changed": self._limited,
-            "registered": lambda _: self._leave_out("tasks registered on running agents"),
-            "restarted": lambda _: self._leave_out("agents that Ray restarted"),
+            "registered": lambda _: self._leave_out("lacks_registered_tasks"),
+            "restarted": lambda _: self._leave_out("lacks_restarted_agents"),
         }
 
     def define(self) -> None:
@@ -112,16 +112,15 @@ class Outside:
         state = self._world.engine.state
         self._note_not_learned(state.queue.policy)
         if other := len(recording.groups - state.groups.by_id.keys()):
-            self.left_out["placement groups from before the period"] = other
+            self.left_out["lacks_earlier_groups"] = other
         if recording.missing:
-            self.left_out["events before the period that are not kept any more"] = recording.missing
+            self.left_out["lacks_earlier_events"] = recording.missing
 
     def _note_not_learned(self, policy: QueuePolicy) -> None:
         """Where estimates of durations are in use, those that were learned before are missing."""
         earlier = min(self._recording.attempts, default=1) - 1
         if policy.estimates and earlier:
-            what = "attempts before the period, from which durations had been learned"
-            self.left_out[what] = earlier
+            self.left_out["lacks_learned_durations"] = earlier
 
     def plan(self) -> None:
         """Have everything that is recorded happen at its time."""
@@ -187,7 +186,7 @@ class Outside:
             return  # it came from the queue
         stimulus = _submission(fact)
         if submission is None or stimulus is None:
-            self._leave_out("submissions that the history does not contain whole")
+            self._leave_out("lacks_parts_of_submissions")
             return
         before, self._latest[submission.key] = (
             self._latest.get(submission.key),
