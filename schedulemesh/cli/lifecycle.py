@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from schedulemesh import __version__
 from schedulemesh.cli.columns import ORPHANS
 from schedulemesh.cli.command import Output, Target, View, Yes, command, note
+from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit, repeat
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.texts import seconds
@@ -136,24 +137,23 @@ def stop(target: Target, yes: Yes = False) -> int:
     from schedulemesh.cli.exits import ExitCode
     from schedulemesh.cli.ray_gateway import on_ray
     from schedulemesh.core.client.head import ScheduleMeshHead
+    from schedulemesh.domain.sentences import say
 
     with on_ray(target.address):
         head = ScheduleMeshHead(target.name, namespace=target.namespace)
         about, name = head.health(), head.name
         if about["alive"]:
-            question = (
-                f"End scheduler {name!r} with {about['agents']} agents and delete its journal?"
-            )
+            question = say("end_scheduler", name=name, agents=about["agents"])
         elif about["registered"]:
             note(about["error"])
-            question = f"End scheduler {name!r} and what is left of it? Its journal stays as it is."
+            question = say("end_rest_of_scheduler", name=name)
         else:
             note(about["error"])
             return ExitCode.NOT_FOUND
-        if not yes and not typer.confirm(question):
+        if not yes and not typer.confirm(spoken(question)):
             return ExitCode.FAILED
         head.stop()
-    print(f"scheduler {name!r} has ended")
+    print(spoken(say("scheduler_has_ended", name=name)))
     return ExitCode.OK
 
 
@@ -189,13 +189,15 @@ def _orphans(scheduler: RayScheduler) -> Listing:
 def _end_orphans(scheduler: RayScheduler, names: Sequence[str] | None, *, yes: bool) -> int:
     """End the orphans with these names, or all; the exit code."""
     from schedulemesh.cli.exits import ExitCode
+    from schedulemesh.domain.sentences import say
 
     rows = scheduler.list_orphans()["orphans"]
     actors = [orphan["name"] for orphan in rows if orphan["kind"] == "actor"]
     if unknown := [name for name in names or () if name not in actors]:
         note(f"{unknown[0]!r} is no orphaned actor; there are {', '.join(actors) or 'none'}")
         return ExitCode.NOT_FOUND
-    if not yes and not typer.confirm(f"End {len(names or actors)} orphaned actors?"):
+    question = say("end_orphans", count=len(names or actors))
+    if not yes and not typer.confirm(spoken(question)):
         return ExitCode.FAILED
     ended = scheduler.end_orphans(names or None)["ended"]
     print(f"ended: {', '.join(ended) or 'nothing'}")
@@ -221,7 +223,7 @@ def show_help(
                 f"there is no command {name!r}{nearest(name, command_names)}; `schedulemesh help` lists all"
             )
             raise typer.Exit(2)
-        context = typer.Context(found_command, info_name=name, parent=context)
+        context = found_command.context_class(found_command, info_name=name, parent=context)
     print(context.get_help())
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from schedulemesh.cli.command import Format, Output, Select, Target, View, note
+from schedulemesh.cli.language import language
 from schedulemesh.cli.rows import Column, Listing, Record, Row, value_at
 from schedulemesh.cli.selection import chosen
 from schedulemesh.cli.texts import names, text
@@ -204,7 +205,7 @@ def _print_tables(shown: Found, output: Output) -> None:
         return
     parts = [part for part in _parts(shown, wide=wide) if part is not None]
     if isinstance(shown, Listing) and not shown.rows:
-        note(f"no {shown.kind}")
+        note(_none_of(shown.kind))
     _print(parts, wide=wide)
 
 
@@ -269,7 +270,7 @@ def _table(
     from rich.text import Text
 
     table = Table(
-        title=Text(listing.kind) if titled else None,
+        title=Text(_kind(listing.kind)) if titled else None,
         title_justify="left",
         title_style="bold",
         header_style="bold",
@@ -315,8 +316,30 @@ def _facts(record: Record) -> RenderableType:
     if lines is None:
         lines = [(key.replace("_", " "), names(value)) for key, value in record.facts.items()]
     for heading, what in lines:
-        table.add_row(Text(heading), Text(what))
+        table.add_row(Text(_name_of_fact(heading)), Text(what))
     return table
+
+
+def _kind(kind: str) -> str:
+    """What a list contains, in the language of this command."""
+    if language() == "en":
+        return kind
+    from schedulemesh.cli.headings import KINDS
+
+    return KINDS.get(kind, kind)
+
+
+def _none_of(kind: str) -> str:
+    """That a list is empty."""
+    return f"no {kind}" if language() == "en" else f"没有{_kind(kind)}"
+
+
+def _name_of_fact(name: str) -> str:
+    if language() == "en":
+        return name
+    from schedulemesh.cli.headings import name_of_fact
+
+    return name_of_fact(name)
 
 
 def _console(*, wide: bool) -> Console:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from schedulemesh import __version__
+from schedulemesh.cli.language import asks_for_chinese_help
 
 #: The commands by what they are for, in the order in which help lists them.
 GROUPS = {
@@ -89,6 +90,22 @@ UsageError: Any = typer.BadParameter.__base__
 
 class GroupedCommands(TyperGroup):
     """Lists the commands by what they are for, each with its whole first sentence."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **more: Any
+    ) -> Any:
+        """The context of a command line, whose help is in its language."""
+        command = self
+        if asks_for_chinese_help(args):
+            from schedulemesh.cli.chinese_help import with_chinese_help
+
+            command = with_chinese_help(self)
+        return super(GroupedCommands, command).make_context(info_name, args, parent, **more)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command with this name as the context has it, whose help is in the language of the line."""
+        commands: dict[str, Any] = ctx.command.commands
+        return commands.get(cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse what stands before the command; an option of a command is told where it belongs."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import get_type_hints
 
 from schedulemesh import cli
-from schedulemesh.cli.headings import CHINESE
+from schedulemesh.api.pools import PoolInfo
+from schedulemesh.api.queue import QueueListing
+from schedulemesh.api.tasks import TaskListing, TaskStatus
+from schedulemesh.cli.headings import CHINESE, KINDS, RECORDS, name_of_fact
 
 #: Headings that are the same in both languages: units, and names of fields.
 SAME = {"", "CPU", "GPU", "→", "node_id", "on_preempted"}
@@ -51,3 +55,35 @@ def test_filters_and_sorting_take_headings_in_both_languages(scheduler, run):
             "pools", "--lang", "zh", "-f", f"{heading}=研究", "--sort", heading, "-o", "name"
         )
         assert (done.exit_code, done.stdout.split()) == (0, ["研究"]), done.stderr
+
+
+def test_every_kind_of_list_has_a_text_in_chinese():
+    kinds = {
+        keyword.value.value
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant)
+        if getattr(node.func, "id", "") == "Listing"
+    }
+    assert len(kinds) > 30
+    assert kinds - set(KINDS) == set()
+
+
+def test_every_fact_of_a_task_and_of_a_pool_has_a_name_in_chinese():
+    rows = (PoolInfo, TaskListing, QueueListing, TaskStatus)
+    names = {name.replace("_", " ") for row in rows for name in get_type_hints(row)}
+    assert {name for name in names if name_of_fact(name).isascii()} <= SAME | {"cpu", "agent name"}
+    assert RECORDS["agent name"] == "Agent"
+
+
+def test_records_and_empty_lists_are_in_chinese_where_chinese_is_asked_for(scheduler, run):
+    assert run("tasks", "--lang", "zh").stderr == "没有任务\n"
+    scheduler.pool(cpu=4)
+    scheduler.submit("t")
+    output = run("tasks", "get", "t", "--lang", "zh").output
+    for name in ("任务", "资源池", "优先级", "开始时间", "状态"):
+        assert f"{name} " in output
+    assert "资源池\n" in run("status", "--lang", "zh").output
+    assert run("queue", "--lang", "en").stderr == "no queued tasks\n"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from schedulemesh.domain.texts.changes import CHANGES
 from schedulemesh.domain.texts.explain_lines import EXPLAIN_LINES
 from schedulemesh.domain.texts.explanations import EXPLANATIONS
+from schedulemesh.domain.texts.questions import QUESTIONS
 from schedulemesh.domain.texts.refusals import REFUSALS
 from schedulemesh.domain.texts.rehearsals import REHEARSALS
 
@@ -20,4 +21,5 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     **CHANGES,
     **EXPLAIN_LINES,
     **REHEARSALS,
+    **QUESTIONS,
 }
