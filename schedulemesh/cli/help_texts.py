@@ -183,15 +183,15 @@ _OPERATE: Mapping[str, str] = {
     ),
 }
 _CONFIGURE: Mapping[str, str] = {
-    "Create and change the cohorts, pools, policies and tokens that a file declares.": (
-        "按文件创建和修改共享组、资源池、策略和令牌。"
+    "Create and change the cohorts, pools, policies, tokens and windows that a file declares.": (
+        "按文件创建和修改共享组、资源池、策略、令牌和时段。"
     ),
     "Show how a file differs from what the scheduler has; fails if it does.": (
         "显示文件与调度器现状的差异；有差异即失败。"
     ),
     "Print files for other programs.": "输出供其他程序使用的文件。",
-    "Print the cohorts, pools, policies and tokens of a scheduler as a file for apply.": (
-        "把共享组、资源池、策略和令牌输出为 apply 所用的文件。"
+    "Print the cohorts, pools, policies, tokens and windows of a scheduler as a file for apply.": (
+        "把共享组、资源池、策略、令牌和时段输出为 apply 所用的文件。"
     ),
     "Print the alert rules as a rules file for Prometheus; it needs no scheduler.": (
         "输出 Prometheus 的告警规则文件；不需要调度器。"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -11,11 +13,14 @@ from schedulemesh.errors import InvalidRequestError
 from schedulemesh.metrics.alert_evaluation import AlertBoard
 from schedulemesh.metrics.alert_files import rules_file
 from schedulemesh.metrics.alert_rules import RULES, effective_rules, filled_in
+from schedulemesh.metrics.alert_texts import CHINESE, sentences_of
 from schedulemesh.metrics.catalogue import CATALOGUE
 from tests.metrics.promtool import checked, expected, needs_promtool, run_tests, series
 
 INTERVAL_S = 60
 POOLS = ("研究", 'a "b"')
+#: A label in a sentence.
+PLACE = re.compile(r"{\w+}")
 
 
 def test_every_metric_of_a_rule_is_in_the_catalogue():
@@ -248,3 +253,18 @@ def test_the_scheduler_and_prometheus_agree(tmp_path_factory, data):
         )
     said = run_tests(folder, RULES.values(), tests, INTERVAL_S)
     assert not said, said
+
+
+def test_every_rule_has_chinese_sentences_with_its_labels_alone():
+    assert set(CHINESE) == set(RULES)
+    for rule_id, rule in RULES.items():
+        english = set(PLACE.findall(rule.summary + rule.action))
+        assert set(PLACE.findall("".join(CHINESE[rule_id]))) <= english
+
+
+def test_an_alert_of_a_rule_of_the_operator_stays_as_it_is():
+    english = ("It is hot.", "Open a window.")
+    assert sentences_of("own", {"pool": "p"}, english, "zh") == english
+    summary, _ = sentences_of("starvation", {"pool": "p"}, english, "zh")
+    assert summary == "资源池 p 中有任务排队时间过长。"
+    assert sentences_of("starvation", {"pool": "p"}, english, "en") == english

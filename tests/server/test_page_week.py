@@ -56,6 +56,9 @@ def test_what_four_more_nodes_would_have_brought_is_answered_on_the_page(
         tab.send("Network.setCookie", url=served.url, name=name, value=value, httpOnly=True)
     served.client.cookies.clear()
     tab.open(f"{served.url}/")
+    # Another supervisor has written the history.
+    restarted = {"en": "The supervisor was restarted.", "zh": "调度器进程重启过。"}
+    assert restarted[language] in tab.text()
     tab.click(words.text("rehearsal"))
     tab.fill("nodes", "+4")
     tab.click(words.text("rehearse"))

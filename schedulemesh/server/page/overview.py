@@ -13,6 +13,8 @@ from schedulemesh.api.nodes import ListNodes
 from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.pools import ListCohorts, ListPools
 from schedulemesh.api.preemption import ListPreemptions
+from schedulemesh.domain.language import Language
+from schedulemesh.metrics.alert_texts import sentences_of
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_pool
 from schedulemesh.server.page.bars import bars_of_pool, bars_of_pools
@@ -48,10 +50,18 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
             "cordoned": sum(bool(node["cordoned"]) for node in nodes),
             "draining": sum(bool(node["draining"]) for node in nodes),
         },
-        "alerts": [alert for alert in alerts if alert["state"] == "firing"],
+        "alerts": [
+            _alert(alert, reader.language) for alert in alerts if alert["state"] == "firing"
+        ],
         "oldest": waiting.items[0] if waiting.items else None,
         "evictions": _of_last_hour(evictions, about["time"]),
     }
+
+
+def _alert(alert: Row, language: Language) -> Mapping[str, Any]:
+    english = (alert["summary"], alert["action"])
+    summary, action = sentences_of(alert["rule"], alert["labels"], english, language)
+    return {**alert, "summary": summary, "action": action}
 
 
 def _pool(pool: Row) -> Mapping[str, Any]:
