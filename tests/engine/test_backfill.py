@@ -1,10 +1,13 @@
 """Which tasks pass those that wait for a reserved start, and in which order."""
 
+import pytest
 from msgspec import structs
 
 from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted
+from schedulemesh.engine.messages.query import PreemptionQuery
 from tests.engine.builders import NOTHING, Mesh, amount, node, pool, shape
 
 LENDING = {"cohort": "all"}
@@ -345,3 +348,81 @@ def test_no_class_takes_all_that_a_pass_looks_at():
     mesh.now += 10
     mesh.complete("brief")
     assert mesh.waiting("q") == ["long"]
+
+
+# starts with evictions
+
+
+def _with_reserved_start():
+    """A first task of pool p waits for the whole node; of the tasks there one that anybody may evict ends
+    before the other.
+    """
+    mesh = Mesh(pool("p", gpu=8, cpu=8), pool("q", gpu=8, cpu=8), nodes=[node("n0", gpu=4)])
+    mesh.run("long", "p", 9.0, gpu=2, duration=100.0)
+    mesh.run("short", "q", -10.0, gpu=2, duration=20.0)
+    mesh.queue("first", "p", 5.0, gpu=4)
+    mesh.tick()
+    assert mesh.state.queue.by_id["first"].reservation.node_ids == ("n0",)
+    return mesh
+
+
+@pytest.mark.parametrize("pool_name", ["p", "q"])
+def test_nobody_is_evicted_for_a_submission_that_would_delay_a_reserved_start(pool_name):
+    mesh = _with_reserved_start()
+    later = {"name": "later", "pool_name": pool_name, "priority": 4.0, "gpu": 2}
+    for refused in (
+        mesh.submit(**later),
+        mesh.dry(**later),
+        mesh.dry(**later, more={"queue": True}),
+    ):
+        assert refused.reason == "held_for_queue"
+        assert refused.error == (
+            "the eviction of 1 task would make room for it, but its start would delay those that are "
+            "reserved for 'first'"
+        )
+    mesh.queue(**later)
+    mesh.tick(1.0)
+    assert mesh.waiting(pool_name)[-1] == "later"
+    assert mesh.ends == {}
+    query = PreemptionQuery(priority=4.0, pool_name=pool_name, resources=amount(gpu=2))
+    evaluated = mesh.engine.evaluate(query, mesh.now)
+    assert (evaluated.should_preempt, evaluated.reason) == (False, Reason.HELD_FOR_QUEUE)
+    explained = mesh.engine.explain("later", mesh.now)
+    behind_in_pool = pool_name == "p"
+    assert explained.reason == ("behind_queue_head" if behind_in_pool else "held_for_queue")
+    if not behind_in_pool:
+        assert "delay those that are reserved for 'first'" in explained.error
+
+
+@pytest.mark.parametrize("how", [{"priority": 6.0}, {"priority": 4.0, "duration": 50.0}])
+def test_a_submission_that_delays_nothing_evicts(how):
+    mesh = _with_reserved_start()
+    mesh.queue("later", "q", gpu=2, **how)
+    assert list(mesh.ends) == ["short"]
+
+
+def test_other_victims_are_evicted_where_they_delay_nothing():
+    mesh = _with_reserved_start()
+    mesh.observe(node("n0", gpu=4), node("n1", gpu=2))
+    mesh.run("elsewhere", "q", -9.0, gpu=2)
+    assert mesh.state.agents["elsewhere"].node_id == "n1"
+    assert [task.task.task_id for task in mesh.dry("later", "q", 4.0, gpu=2).preempted] == [
+        "elsewhere"
+    ]
+    mesh.queue("later", "q", 4.0, gpu=2)
+    assert list(mesh.ends) == ["elsewhere"]
+
+
+def test_an_owner_takes_its_quota_back_whoever_has_a_reserved_start():
+    cohort = {"cohort": "c"}
+    lender, borrower = pool("owner", gpu=2, lending=cohort), pool("p", gpu=4, lending=cohort)
+    mesh = Mesh(nodes=[node("n0", gpu=6)])
+    mesh.cohort("c")
+    for spec in (lender, borrower):
+        mesh.resize(spec)
+    mesh.run("long", "p", 9.0, gpu=2, duration=100.0)
+    mesh.run("short", "p", 9.0, gpu=4, duration=20.0)
+    mesh.queue("first", "p", gpu=6)
+    mesh.tick()
+    mesh.queue("own", "owner", 1.0, gpu=2)
+    assert len(mesh.ends) == 1

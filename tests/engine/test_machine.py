@@ -329,7 +329,32 @@ class MeshMachine(RuleBasedStateMachine):
         # What is leaving may be kept for a task that comes before, also while it waits for its next attempt.
         queued = state.queue.by_id.values()
         before = entry is not None and any(state.queue.entry(task) < entry for task in queued)
-        return _either(expected, alone) if before else expected
+        if not before:
+            return expected
+        beside_starts = _either(alone, self.expect_beside_starts(with_leaving, found))
+        return _either(expected, beside_starts)
+
+    def expect_beside_starts(self, seats, found):
+        """Nobody is evicted where that would delay a reserved start: others elsewhere, or nobody."""
+        reserved = {
+            node_id
+            for task in self.state.queue.by_id.values()
+            if task.reservation is not None
+            for node_id in task.reservation.node_ids
+        }
+        names = {one.name for one in found}
+
+        def check(outcome):
+            if isinstance(outcome, Refused):
+                _refused(outcome, "held_for_queue")
+                return
+            chosen = {candidate.agent_name for candidate in outcome.preempted}
+            assert chosen
+            assert chosen <= names
+            assert outcome.node_id not in reserved
+            assert seats.enough(chosen, outcome.node_id)
+
+        return check
 
     def expect_evictions(self, stimulus, seats, found):
         """Victims that make room, or a refusal."""

@@ -304,6 +304,10 @@ _SHORT: Mapping[str, tuple[str, str]] = {
         "there is room in pool {pool!r}, but tasks that wait come first",
         "资源池 {pool!r} 有空闲资源，但排队中的任务优先",
     ),
+    "evictions_would_delay": (
+        "{eviction} would make room for it, but its start would delay those that are reserved for {tasks:, }",
+        "{eviction}就能为它腾出资源，但它启动会推迟为 {tasks:、} 预留的启动",
+    ),
     "queue_comes_first_hint": (
         "submit it with queue=True, or with a higher priority",
         "加 queue=True 提交，或提高优先级",

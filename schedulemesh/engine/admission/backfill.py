@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
 
@@ -25,6 +26,8 @@ from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.state.ways import as_reserved, has_ways
 from schedulemesh.engine.transaction import Transaction
 
+#: How many of the tasks with a reserved start are named.
+_NAMED = 5
 #: At how many tasks of a pool without a reserved start is looked for one that could have one.
 _FIRSTS = 10
 
@@ -60,6 +63,13 @@ def count_before(state: MeshState, pool_name: str, entry: Entry) -> int:
         for queue_class in (() if pool is None else pool.classes.values())
         if not is_ruled_out(state, queue.by_id[queue_class.first[-1]])
     )
+
+
+def heads_before(state: MeshState, entry: Entry) -> list[str]:
+    """The tasks with a reserved start that come before a place, in their order; the first few."""
+    queue = state.queue
+    places = sorted(queue.entry(queue.by_id[task_id]) for task_id in queue.reserved)
+    return [task_id for *_, task_id in places[: bisect_left(places, entry)][:_NAMED]]
 
 
 class StartWouldDelay(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +116,7 @@ class Backfill:
         if plan.only_takes_back:
             return True
         heads = self._outlasted(request, entry)
-        if any(self._takes_room(request, plan, head) for head in heads):
+        if any(self._takes_place(request, plan, head) for head in heads):
             return False
         if plan.spares_borrowers:
             return True
@@ -117,10 +127,15 @@ class Backfill:
             self._delays.takes_quota(request.pool_name, own_quota, head) for head in heads
         )
 
-    def _takes_room(self, request: Request, plan: EvictionPlan, head: QueuedTask) -> bool:
-        """Whether a start with these evictions takes more of the room that is reserved for a head than its
-        victims would hold then.
+    def _takes_place(self, request: Request, plan: EvictionPlan, head: QueuedTask) -> bool:
+        """Whether a start with these evictions takes the group that is reserved for a head, or more of its
+        room than the victims would hold then.
         """
+        if plan.preempted_group is not None and request.group_request is not None:
+            in_group = head.reservation is not None and head.reservation.group_id is not None
+            return in_group and self._delays.takes_group(
+                request.group_request, plan.preempted_group, head
+            )
         if plan.placement is None:
             return False
         cluster = self._tx.state.cluster

@@ -23,7 +23,12 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.arrays import array_limit
-from schedulemesh.engine.admission.backfill import Backfill, count_before, is_behind_in_strict_pool
+from schedulemesh.engine.admission.backfill import (
+    Backfill,
+    count_before,
+    heads_before,
+    is_behind_in_strict_pool,
+)
 from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.evictions import (
     Case,
@@ -33,6 +38,7 @@ from schedulemesh.engine.admission.evictions import (
     evict,
     paid_as_owner,
     plan_for,
+    plan_without_delay,
     unprobed,
 )
 from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
@@ -404,7 +410,7 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     """Admit with what is free, or with victims, or refuse: each of these in the first way of running for
     which it is possible.
     """
-    searches, refused = list[_VictimSearch](), None
+    searches, refused = list[_VictimSearch](), list[Refused]()
     alone = not request.others and not request.untried
     for each in (request,) if alone else each_way(tx, request):
         if not each.fits_now:
@@ -414,12 +420,15 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
         if isinstance(allowed, Request):
             dry_run = request.stimulus.dry_run
             return would_run(tx.state, allowed, None) if dry_run else admit(tx, allowed, None)
-        refused = refused or allowed
+        refused.append(allowed)
     for search in searches:
-        if (outcome := _with_victims(tx, search)) is not None:
+        outcome = _with_victims(tx, search)
+        if isinstance(outcome, Refused) and outcome.reason is Reason.HELD_FOR_QUEUE:
+            refused.append(outcome)
+        elif outcome is not None:
             return outcome
-    if refused is not None:
-        return refused
+    if refused:
+        return refused[0]
     agents = [search.request.stimulus.agent for search in searches]
     answers = [_no_victim(tx, search) for search in searches]
     return refusals.no_alternative(agents, answers, request.ways)
@@ -440,11 +449,20 @@ def _search_for(tx: Transaction, request: Request) -> _VictimSearch:
 
 
 def _with_victims(tx: Transaction, search: _VictimSearch) -> RequestOutcome | None:
-    """Admit a request for which others have to leave; None: nobody's leaving would help."""
+    """Admit a request for which others have to leave, or refuse it as others come first; None: nobody's
+    leaving would help.
+    """
     request = search.request
     plan = plan_for(tx, request, search.veto, search.limits)
     if plan is None:
         return None
+    permitted = plan_without_delay(tx, request, plan, search.veto)
+    if permitted is None:
+        entry = tx.state.queue.entry_of(request.stimulus, tx.now)
+        heads = [] if entry is None else heads_before(tx.state, entry)
+        may_wait = request.stimulus.queue
+        return refusals.evictions_would_delay(plan, heads, may_wait=may_wait)
+    plan = permitted
     if request.stimulus.dry_run:
         return _behind_others(tx, request, plan) or would_run(tx.state, request, plan)
     if (class_key := unprobed(tx.state, request, plan)) is not None:

@@ -10,7 +10,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.admit import tasks_to_start
 from schedulemesh.engine.admission.decide import understand
-from schedulemesh.engine.admission.evictions import plan_for
+from schedulemesh.engine.admission.evictions import plan_for, plan_without_delay
 from schedulemesh.engine.messages.outcomes import Candidate, Evaluation, Refused
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -96,6 +96,8 @@ def _plan(
     if isinstance(request, Refused):
         return Evaluation(should_preempt=False, reason=request.reason)
     plan = None if request.fits_now else plan_for(tx, request, veto, limits)
+    if plan is not None and (plan := plan_without_delay(tx, request, plan, veto)) is None:
+        return Evaluation(should_preempt=False, reason=Reason.HELD_FOR_QUEUE)
     if not request.fits_now and (plan is None or plan.victims):
         return plan
     if plan is None or not plan.revoked:

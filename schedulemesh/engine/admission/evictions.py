@@ -56,6 +56,7 @@ from schedulemesh.engine.preemption.shortest import LongerTasks, left_of_incomin
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.lending import LoanCaps, caps_of, clipped, idle_beside, promise
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -117,6 +118,49 @@ def plan_for(
     return plan
 
 
+def plan_without_delay(
+    tx: Transaction,
+    request: Request,
+    plan: EvictionPlan,
+    veto: PluginVeto | None,
+    *,
+    keep: bool = False,
+) -> EvictionPlan | None:
+    """A plan, or one on other nodes, that delays no reserved start of a task that comes before; None: there
+    is none. ``keep``: see ``Backfill``.
+    """
+    state, backfill = tx.state, Backfill(tx, keep=keep)
+    entry = _entry_of(tx, request)
+    if entry is None or not state.queue.by_id or backfill.permits(request, plan, entry):
+        return plan
+    if plan.placement is None:
+        return None
+    reserved = (state.queue.by_id[task_id].reservation for task_id in state.queue.reserved)
+    node_ids = {node_id for start in reserved if start for node_id in start.node_ids}
+    with state.cluster.without({*state.cluster.set_aside, *node_ids}):
+        elsewhere = plan_for(tx, request, veto, request.limits(state, tx.now))
+    if elsewhere is None or not backfill.permits(request, elsewhere, entry):
+        return None
+    return elsewhere
+
+
+def delays_reserved_start(tx: Transaction, request: Request, plan: EvictionPlan) -> bool:
+    """Whether a plan would delay a reserved start of a task that comes before the request."""
+    entry = _entry_of(tx, request)
+    if entry is None or not tx.state.queue.by_id:
+        return False
+    return not Backfill(tx).permits(request, plan, entry)
+
+
+def _entry_of(tx: Transaction, request: Request) -> Entry | None:
+    """The place of a request in the order of the queue, also if it does not wait there; None: it has no
+    task.
+    """
+    if request.waiting is not None:
+        return tx.state.queue.entry(request.waiting)
+    return tx.state.queue.entry_of(request.stimulus, tx.now)
+
+
 def _permitted_claim(tx: Transaction, request: Request, claim: EvictionPlan) -> EvictionPlan | None:
     """A claim on what is leaving, or the same on other nodes, that takes nothing which a reserved start of a
     task that comes before needs; None: there is none in the first few places.
@@ -138,10 +182,7 @@ def _permitted_claim(tx: Transaction, request: Request, claim: EvictionPlan) -> 
 
 def _overtakes(tx: Transaction, request: Request, plan: EvictionPlan) -> bool:
     """Whether a plan takes of what is leaving what a reserved start of a task that comes before needs."""
-    entry = tx.state.queue.entry_of(request.stimulus, tx.now)
-    if entry is None or not (plan.leaving or plan.paying):
-        return False
-    return not Backfill(tx).permits(request, plan, entry)
+    return bool(plan.leaving or plan.paying) and delays_reserved_start(tx, request, plan)
 
 
 def _end_others(case: Case) -> EvictionPlan | None:

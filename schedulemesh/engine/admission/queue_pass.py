@@ -20,8 +20,7 @@ turns, and so do the tasks of a pool (``turns``). A reclaim does not wait for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -37,14 +36,13 @@ from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining
 from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
 from schedulemesh.engine.admission.decide import (
-    admit_by,
     each_way,
     understand,
     understand_alone,
-    veto_for,
 )
 from schedulemesh.engine.admission.delays import RunTimes, run_times
-from schedulemesh.engine.admission.evictions import may_take_back, plan_for, unprobed
+from schedulemesh.engine.admission.evicting_starts import Tried, start_with_evictions
+from schedulemesh.engine.admission.evictions import may_take_back
 from schedulemesh.engine.admission.fair_classes import FairClasses, plain
 from schedulemesh.engine.admission.needs import (
     can_be_paid,
@@ -67,8 +65,8 @@ from schedulemesh.engine.admission.turns import (
     searches_of_pool,
 )
 from schedulemesh.engine.admission.windows import outside_windows
+from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.facts import AgentEnded, AnswersForgotten, GroupEnded, GroupReady
-from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.queue_facts import (
     ClassLoaded,
@@ -84,8 +82,6 @@ from schedulemesh.engine.messages.stimuli import (
 )
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.search import EvictionPlan
-from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
@@ -130,12 +126,23 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
         finish_revocations(tx)
         estimate_new(tx)
         return
+    _serve_step(tx, kinds)
+    estimate_new(tx)
+
+
+def _serve_step(tx: Transaction, kinds: Collection[type[Fact]]) -> None:
+    """Start what may start after a step with facts of these kinds. Like a tick, one that decides nothing
+    changes nothing of what later steps do.
+    """
+    queue = tx.state.queue
+    changed = queue.changed
     queue.advance(tx.now)
     _note_freed(tx)
-    if kinds & _GROUPS:
+    if not _GROUPS.isdisjoint(kinds):
         queue.changed = True
     _serve_changed(tx)
-    estimate_new(tx)
+    if not tx.facts:
+        queue.changed = changed
 
 
 def serve_before(tx: Transaction) -> None:
@@ -265,63 +272,6 @@ def _start_beside_heads(tx: Transaction, task: QueuedTask, request: Request) -> 
             admit(tx, allowed, None)
             return True
     return False
-
-
-class Tried(Enum):
-    """What came of trying to start a task with evictions."""
-
-    STARTED = "started"
-    #: Nobody's eviction would make room for it; those behind it in its pool may be helped.
-    IN_VAIN = "in_vain"
-    #: The same, and there were candidates.
-    SEARCHED_IN_VAIN = "searched_in_vain"
-    #: Evictions would make room for it, and delay the reserved start of a task before it.
-    WOULD_DELAY = "would_delay"
-    #: Evictions would make room for it, and are made when its class has loaded.
-    LOADING = "loading"
-
-
-def start_with_evictions(
-    tx: Transaction, task: QueuedTask, request: Request, *, behind: bool = False
-) -> Tried:
-    """Start a task for which others are evicted, in the first of its alternatives for which that helps.
-    ``behind``: others of its pool come before it.
-    """
-    tried, known_nodes = Tried.IN_VAIN, KnownNodes()
-    until, has_veto = inf, False
-    for each in each_way(tx, request):
-        if each.fits_now:
-            continue
-        veto, known_nodes.until = veto_for(tx, each), inf
-        has_veto = has_veto or veto is not None
-        tried_request = msgspec.structs.replace(each, only_reclaims=request.only_reclaims)
-        plan = plan_for(tx, tried_request, veto, each.limits(tx.state, tx.now), known_nodes)
-        until = min(until, known_nodes.until)
-        if plan is not None:
-            tried = _start_by(tx, task, tried_request, plan, behind=behind)
-            if tried is not Tried.WOULD_DELAY:
-                return tried
-    if tried is Tried.WOULD_DELAY:
-        return tried
-    by_time = bool(tx.state.cluster.set_aside)  # whose windows close without a fact
-    if not (request.fits_now or has_veto or request.only_reclaims or by_time):
-        tx.state.spared.note_in_vain(task.task_id, tx.now, until, searched=known_nodes.searched)
-    return Tried.SEARCHED_IN_VAIN if known_nodes.searched else Tried.IN_VAIN
-
-
-def _start_by(
-    tx: Transaction, task: QueuedTask, request: Request, plan: EvictionPlan, *, behind: bool
-) -> Tried:
-    """Start a task for which others are evicted by a plan."""
-    if behind and not Backfill(tx, keep=True).permits(request, plan, tx.state.queue.entry(task)):
-        return Tried.WOULD_DELAY
-    if (class_key := unprobed(tx.state, request, plan)) is not None:
-        tx.instruct(
-            ProbeClass(task_id=task.task_id, class_key=class_key, agent=task.submission.agent)
-        )
-        return Tried.LOADING
-    admitted = admit_by(tx, request, plan)
-    return Tried.IN_VAIN if isinstance(admitted, Refused) else Tried.STARTED
 
 
 class _Pass:
@@ -684,7 +634,7 @@ class _Pass:
         if request.fits_now and (behind or start(self._tx, task, may_preempt=False)):
             return Tried.IN_VAIN if behind else Tried.STARTED
         request = msgspec.structs.replace(request, only_reclaims=not full)
-        return start_with_evictions(self._tx, task, request, behind=behind)
+        return start_with_evictions(self._tx, task, request)
 
     def _is_in_vain(self, task: QueuedTask) -> bool:
         """Whether evictions surely do not help a task, because they do not help another one of its pool with

@@ -36,6 +36,8 @@ from schedulemesh.engine.placement.reserved_room import (
     pools_in_the_way,
     room_beside,
 )
+from schedulemesh.engine.preemption.search import EvictionPlan
+from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -95,6 +97,27 @@ def behind_in_strict_pool(pool_name: str, before: int) -> Refused:
         reason=Reason.BEHIND_QUEUE_HEAD,
         error_text=say("behind_strict", before=before, pool=pool_name),
     )
+
+
+def evictions_would_delay(plan: EvictionPlan, heads: Sequence[str], *, may_wait: bool) -> Refused:
+    """Evictions would make room, but delay the starts that are reserved for these tasks."""
+    return Refused(
+        reason=Reason.HELD_FOR_QUEUE,
+        error_text=say(
+            "evictions_would_delay", eviction=described_plan(plan), tasks=[*map(repr, heads)]
+        ),
+        hint_text="" if may_wait else say("queue_comes_first_hint"),
+    )
+
+
+def described_plan(plan: EvictionPlan) -> Sentence:
+    """By what a plan makes room, as the subject of a sentence."""
+    count = len(evicted_tasks(plan.victims))
+    if plan.revoked and not count:
+        return say("cancelled_starts", count=len(plan.revoked))
+    if not count and plan.waits_for:
+        return say("end_of_agent", agent=plan.waits_for[0])
+    return say("eviction_of_tasks", count=count)
 
 
 def behind_in_pool(pool_name: str, before: int, victims: int) -> Refused:

@@ -19,7 +19,6 @@ has to change before anything else matters comes first.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from heapq import merge
 from itertools import islice
 
@@ -30,7 +29,13 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.arrays import array_limit
-from schedulemesh.engine.admission.backfill import Backfill, count_before, first_in_order, is_behind
+from schedulemesh.engine.admission.backfill import (
+    Backfill,
+    count_before,
+    first_in_order,
+    heads_before,
+    is_behind,
+)
 from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.decide import (
     each_way,
@@ -42,13 +47,21 @@ from schedulemesh.engine.admission.decide import (
 from schedulemesh.engine.admission.evictions import (
     candidates_for,
     contest_for,
+    delays_reserved_start,
     may_take_back,
     plan_for,
+    plan_without_delay,
     unprobed,
 )
 from schedulemesh.engine.admission.needs import is_ruled_out
 from schedulemesh.engine.admission.owner_limits import beyond_owner_limit
-from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room, described
+from schedulemesh.engine.admission.refusals import (
+    CONTESTED_HINT,
+    contested_room,
+    described,
+    described_plan,
+    evictions_would_delay,
+)
 from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.admission.turns import (
     SEARCHES,
@@ -124,8 +137,7 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
         alternatives = _of_each(tx, task, examined)
         explained = msgspec.structs.replace(explained, alternatives=alternatives)
     if not request.fits_now:
-        helped = (one for one in examined if one[-1] is not None)
-        request, considered, plan = next(helped, examined[0])
+        request, considered, plan = _best_of(tx, examined)
     else:
         considered, plan = None, None
     shortage = shortage_of(tx.state, request, tx.now)
@@ -148,6 +160,15 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
     duration = duration_of(tx.state, task.spec, request.need)
     explained = msgspec.structs.replace(explained, expected_duration=duration)
     return _concluded(_with(explained, shortage, considered, start), findings)
+
+
+def _best_of(tx: Transaction, examined: list[_Examined]) -> _Examined:
+    """The alternative in which it would start: the first for which evictions help, and delay no start that is
+    reserved for others; else the first for which they help.
+    """
+    helped = [one for one in examined if one[-1] is not None]
+    permitted = (one for one in helped if one[2] and not delays_reserved_start(tx, one[0], one[2]))
+    return next(permitted, (helped or examined)[0])
 
 
 def _limited(tx: Transaction, task: QueuedTask, examined: list[_Examined]) -> Refused | None:
@@ -355,6 +376,8 @@ def _considered(
         return _not_searched(tx, request, veto), None
     limits = request.limits(tx.state, tx.now)
     plan = plan_for(tx, request, veto, limits)
+    if plan is not None:
+        plan = plan_without_delay(tx, request, plan, veto) or plan
     if plan is not None or not task.submission.may_preempt:
         victims = () if plan is None else tuple(c.task_id for c in evicted_tasks(plan.victims))
         return Considered(tasks=len(tx.state.running), victims=victims), plan
@@ -428,7 +451,7 @@ def _order(
         turns = _turns(tx, task, plan)
         error = say(
             "behind_victims",
-            eviction=_evicting(plan),
+            eviction=described_plan(plan),
             before=before,
             pool=task.pool_name,
             turn=say("its_turn", seconds=turns) if turns > 1 else "",
@@ -439,8 +462,10 @@ def _order(
     if request.fits_now and Backfill(tx).permitted(request, entry) is None:
         findings.append(_reserved_for_others(tx, task, request))
     if plan is not None and unprobed(state, request, plan) is not None:
-        error = say("class_loads_first", eviction=_evicting(plan))
+        error = say("class_loads_first", eviction=described_plan(plan))
         findings.append(Finding(reason=Reason.CLASS_NOT_LOADED, error_text=error))
+    elif plan is not None and not waits and delays_reserved_start(tx, request, plan):
+        findings.append(_would_delay(tx, task, plan))
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
         findings.append(_next_pass(plan, _turns(tx, task, plan)))
     return findings
@@ -488,11 +513,8 @@ def _contested(tx: Transaction, request: Request) -> list[Finding]:
 
 def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) -> Finding:
     """There is room, but it would delay a start that is reserved."""
-    queue = tx.state.queue
-    entry = queue.entry(task)
-    places = sorted(queue.entry(queue.by_id[name]) for name in queue.reserved)
-    heads = [name for *_, name in places[: bisect_left(places, entry)]]
-    named = [*map(repr, heads[:_BEFORE])]
+    heads = heads_before(tx.state, tx.state.queue.entry(task))
+    named = [*map(repr, heads)]
     return Finding(
         reason=Reason.HELD_FOR_QUEUE,
         error_text=say("reserved_for_others", need=request.need, tasks=named),
@@ -500,18 +522,20 @@ def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) ->
     )
 
 
-def _evicting(plan: EvictionPlan) -> Sentence:
-    count = len(evicted_tasks(plan.victims))
-    if plan.revoked and not count:
-        return say("cancelled_starts", count=len(plan.revoked))
-    if not count and plan.waits_for:
-        return say("end_of_agent", agent=plan.waits_for[0])
-    return say("eviction_of_tasks", count=count)
+def _would_delay(tx: Transaction, task: QueuedTask, plan: EvictionPlan) -> Finding:
+    """Evictions would make room for it, but delay a start that is reserved."""
+    heads = heads_before(tx.state, tx.state.queue.entry(task))
+    refused = evictions_would_delay(plan, heads, may_wait=True)
+    return Finding(
+        reason=refused.reason,
+        error_text=refused.error_text,
+        hint_text=say("reserved_for_others_hint", task=task.task_id),
+    )
 
 
 def _next_pass(plan: EvictionPlan | None, turns: int = 1) -> Finding:
     """Nothing keeps it from starting, in its turn: within so many ticks of a second each."""
-    how = say("room_for_it") if plan is None else say("makes_room", eviction=_evicting(plan))
+    how = say("room_for_it") if plan is None else say("makes_room", eviction=described_plan(plan))
     time = say("within_seconds") if turns <= 1 else say("within_turns", seconds=turns)
     return Finding(
         reason=Reason.NEXT_SCHEDULING_PASS, error_text=say("next_pass", how=how, time=time)
