@@ -595,6 +595,7 @@ class Reactor:
         ):
             return
         self.times.failed()
+        self._trouble = self._writer.failure
         try:
             self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
         except JournalError as error:
@@ -661,8 +662,8 @@ class Reactor:
             except JournalTakenOverError as error:
                 self._give_up(error)
                 return
-            except JournalError as error:
-                self._trouble = str(error)
+            except Exception as error:  # noqa: BLE001  # told to all who ask for a change; tried again
+                self._trouble = str(error) or repr(error)
                 logger.warning("%s; changes are refused; next attempt in %g s", error, wait_s)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_MAX_S)

@@ -62,6 +62,11 @@ class GroupWriter:
         """Whether a commit failed, so that nothing is written until ``resume``."""
         return self._broken is not None
 
+    @property
+    def failure(self) -> str:
+        """Why the commit failed after which nothing is written; empty: none has."""
+        return "" if self._broken is None else str(self._broken)
+
     def append(
         self, facts: Sequence[AnyFact], blobs: Mapping[str, bytes] | None = None
     ) -> asyncio.Future[None]:

@@ -22,7 +22,15 @@ from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages.instructions import EvictAgent, EvictTask
 from schedulemesh.engine.messages.stimuli import AgentGone, StateNotSaved, TaskSubmitted
 from schedulemesh.engine.transaction import Step
-from schedulemesh.protocol.agents import Command, CommandResult, Handled, key_of, pack, unpack
+from schedulemesh.protocol.agents import (
+    Command,
+    CommandResult,
+    Handled,
+    StartReport,
+    key_of,
+    pack,
+    unpack,
+)
 from schedulemesh.protocol.answers import Details, SavedBytes, decode_answer
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
@@ -354,5 +362,46 @@ def test_the_order_to_evict_a_former_life_does_not_reach_the_present_one(lived, 
         await asyncio.sleep(SOON_S)  # virtual time
         assert life.running.reactor.state.running.by_id["t"] is task
         assert (task.phase, task.state_key) == (TaskPhase.RUNNING, None)
+
+    lived(story)
+
+
+#: Virtual seconds that a process takes to save.
+SAVE_S = 300.0
+
+
+async def serve(life, name, save_s):
+    """The process of an agent whose ``save_state`` takes so many virtual seconds."""
+    incarnation, commands = life.incarnation(name), []
+    while True:
+        received = [command.command_id for command in commands]
+        polled = await life.service.poll(name, incarnation, b"", None, received)
+        commands = unpack(polled, list[Command])
+        for command in commands:
+            await asyncio.sleep(save_s if command.kind == "save" else 0.0)  # virtual time
+            data = b"state" if command.kind == "save" else None
+            await life.service.command_done(command.command_id, pack(CommandResult(data=data)))
+
+
+def test_a_process_that_saves_for_long_is_not_silent(lived):
+    """Nothing else reaches it meanwhile; one that hangs is silent once its time for saving is over."""
+
+    async def story(life):
+        changes = {"save_timeout": 2 * SAVE_S}
+        await life.ask(ChangePolicy(changes=changes, client="here:1"))
+        life.backend.start = lambda actor: actor.answers.update(
+            agent_report=StartReport(node_id="n", pid=actor.pid, capabilities=("save_state",))
+        )
+        await submit_task(life, "a", "first")
+        for save_s, healthy in ((SAVE_S, 1), (10 * SAVE_S, 0)):
+            host = asyncio.ensure_future(serve(life, "a", save_s))
+            saved = life.ask(SaveTaskState(task_id="a"))
+            await asyncio.sleep(0.9 * SAVE_S)  # virtual time
+            check = life.service._requests.agents.ensure_health
+            assert (await check(120.0))["healthy"] == 1
+            await saved
+            await asyncio.sleep(1.0)  # virtual time
+            assert (await check(120.0))["healthy"] == healthy
+            host.cancel()
 
     lived(story)

@@ -20,7 +20,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Refused
 from schedulemesh.protocol.answers import LeaseView, Response, decode_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime.backend import GroupMember, NodeView
+from schedulemesh.runtime.backend import BackendError, GroupMember, NodeView
 from schedulemesh.runtime.services.leases import LeaseService
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
@@ -361,6 +361,33 @@ def test_a_lease_ends_with_the_job_of_its_holder(tmp_path):
         assert "job 01" in view.error
         await asyncio.sleep(1.0)  # virtual
         assert not scene.state.agents
+
+    Scene(tmp_path).play(story)
+
+
+@pytest.mark.parametrize("error", [BackendError("away"), ValueError("of Ray's client")])
+def test_a_holder_of_whom_nothing_can_be_found_out_keeps_no_other_lease(
+    tmp_path, monkeypatch, error
+):
+    monkeypatch.setitem(globals(), "FOUR", parse_resources({"cpu": 8}))  # there is room for two
+
+    async def story(scene):
+        await scene.pool(GroupsSpec(max_dynamic=2))
+        scene.backend.jobs.add("02")
+        job_runs = scene.backend.job_runs
+
+        async def fails_for_one(job_id):
+            if job_id == "01":
+                raise error
+            return await job_runs(job_id)
+
+        await scene.lease("first")
+        await scene.lease("second", holder_job="02")
+        scene.backend.job_runs = fails_for_one
+        scene.backend.jobs.discard("02")
+        view = await scene.view("second", known="running", wait_s=30.0)
+        assert view.reason == "holder_ended"
+        assert (await scene.view("first")).state == "running"
 
     Scene(tmp_path).play(story)
 

@@ -705,3 +705,29 @@ def test_a_recovery_that_fails_leaves_the_journal_to_the_next_one(tmp_path, monk
         await again.close(destroy=False)
 
     asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_an_attempt_to_write_again_that_fails_in_another_way_is_followed_by_the_next(
+    tmp_path, monkeypatch
+):
+    @on_loop
+    async def test_story(reactor, journal, orders):
+        journal.fails = lambda: "before"
+        resume, attempts = reactor._writer.resume, []
+
+        def refused_once():
+            attempts.append(None)
+            if len(attempts) == 1:
+                raise NotStorableError("a limit of the database")
+            return resume()
+
+        monkeypatch.setattr(reactor._writer, "resume", refused_once)
+        with pytest.raises(JournalError, match="the disk is full"):
+            await reactor.step(wanted("p"))
+        with pytest.raises(JournalError, match=r"nothing can be changed now: .+full"):
+            await reactor.step(wanted("q"))
+        journal.fails = None
+        await asyncio.wait_for(reactor.writable(), 10)
+        assert len(attempts) > 1
+
+    test_story(tmp_path)

@@ -55,6 +55,13 @@ class AgentCommands:
         queue = self._queue_of(name, incarnation)
         return float("inf") if queue is None else queue.seconds_since_contact()
 
+    def is_awaited(self, name: str, incarnation: int) -> bool:
+        """Whether somebody waits for the result of a command, whose time is not over: the process may carry
+        it out, and polls for nothing else meanwhile.
+        """
+        queue = self._queue_of(name, incarnation)
+        return queue is not None and bool(queue.open)
+
     async def execute(
         self,
         name: str,

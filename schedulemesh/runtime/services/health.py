@@ -91,9 +91,13 @@ class HealthCheck:
         return None if all(answers) else "silent"
 
     async def _answers_ping(self, name: str, incarnation: int, timeout_s: float) -> bool:
-        """Whether a process was in contact within ``timeout_s``, or answers now."""
+        """Whether a process was in contact within ``timeout_s``, may carry out a command, such as to save, or
+        answers now.
+        """
         commands = self._agents.commands
         if commands.seconds_since_contact(name, incarnation) < timeout_s:
+            return True
+        if commands.is_awaited(name, incarnation):
             return True
         return await commands.execute(name, incarnation, "ping", PING_S) is not None
 

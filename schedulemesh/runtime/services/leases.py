@@ -20,7 +20,6 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Step
 from schedulemesh.protocol.answers import LeaseView, Refusal, Response
-from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
@@ -140,11 +139,11 @@ class LeaseService(Service):
         return await self._decide(stimulus)
 
     async def check(self) -> None:
-        """End the leases whose holder's job has ended, and those that were not renewed in time. Raises
-        BackendError where it is not known of a job whether it runs, after all others.
+        """End the leases whose holder's job has ended, and those that were not renewed in time. Raises what
+        was raised where it is not known of a job whether it runs, after all others.
         """
         state, over = self._reactor.state, dict[str, bool]()
-        unknown: BackendError | None = None
+        unknown: Exception | None = None
         self._forget_ended()
         for task_id in sorted(self._tasks):
             agent = _agent_of(state, task_id)
@@ -155,7 +154,7 @@ class LeaseService(Service):
             if job_id and job_id not in over:
                 try:
                     over[job_id] = not await self._backend.job_runs(job_id)
-                except BackendError as error:
+                except Exception as error:  # noqa: BLE001  # raised below; the others are checked first
                     over[job_id], unknown = False, error
             if job_id and over[job_id]:
                 reason = f"job {job_id} of its holder has ended"
