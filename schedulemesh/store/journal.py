@@ -132,6 +132,7 @@ class MemoryJournal:
         keep_after: int | None = None,  # noqa: ARG002  # no history follows a journal in memory
     ) -> None:
         """See Journal."""
+        self._claim()
         before = self.stored.base
         self.stored.compact(parts, upto)
         self._blobs = {k: b for k, b in self._blobs.items() if k in keep or b[0] > before}
