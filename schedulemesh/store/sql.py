@@ -191,7 +191,9 @@ class SqlJournal:
     def blob_sizes(self) -> dict[str, int]:
         """See Journal."""
         with self._transaction("be read") as connection:
-            return dict(connection.rows(statements.BLOB_SIZES, {"journal": self._id}))
+            rows = connection.rows(statements.BLOB_SIZES, {"journal": self._id})
+            # Other threads take turns with this; not with ``dict(rows)``.
+            return {key: size for key, size in rows}  # noqa: C416
 
     def note(self, name: str) -> bytes | None:
         """See Journal."""

@@ -83,9 +83,9 @@ class GroupWriter:
         """A copy of what is stored with all that was appended so far; fails with JournalError."""
         return self._put(_Call, self._copy)
 
-    def mark(self) -> asyncio.Future[int]:
-        """The number of the commit that has the last fact appended so far; fails with JournalError."""
-        return self._put(_Call, self._number)
+    def mark(self) -> asyncio.Future[Stored]:
+        """As ``copy``, and what is fresh is counted anew from there; for a snapshot."""
+        return self._put(_Call, self._mark)
 
     def compact(
         self,
@@ -196,10 +196,10 @@ class GroupWriter:
         self.fresh_bytes += len(record)
         self.fresh_blob_bytes += sum(map(len, blobs.values()))
 
-    def _number(self) -> int:
-        self._insist_it_works()
+    def _mark(self) -> Stored:
+        stored = self._copy()
         self.fresh_facts = self.fresh_bytes = self.fresh_blob_bytes = 0
-        return self.stored.last
+        return stored
 
     def _copy(self) -> Stored:
         self._insist_it_works()

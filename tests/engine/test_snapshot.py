@@ -16,7 +16,6 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.snapshot import (
     Snapshot,
-    copied,
     parts,
     referenced,
     restored,
@@ -125,20 +124,6 @@ def test_a_snapshot_stays_as_it_is_while_the_state_goes_on():
     mesh.policy(min_preempt_score=2.0)
     assert [encode_chunk(part) for part in parts(taken)] == before
     assert differences(mesh.state, restored(map(decode_chunk, before))) != []
-
-
-def test_what_is_made_later_of_a_copy_is_the_state_as_it_was():
-    mesh = busy()
-    copy = copied(mesh.state)
-    before = [encode_chunk(part) for part in parts(copy.snapshot())]
-    kept = referenced(copy.snapshot())
-    assert mesh.state.answers
-    mesh.die("x")
-    mesh.cordon("a", False)
-    for request_id in list(mesh.state.answers):
-        mesh.state.answers.forget(request_id)
-    assert [encode_chunk(part) for part in parts(copy.snapshot())] == before
-    assert referenced(copy.snapshot()) == kept
 
 
 def test_facts_go_on_after_a_snapshot():

@@ -14,7 +14,7 @@ from schedulemesh.runtime import reactor, request_socket, supervisor
 from schedulemesh.runtime.agents import command_queue, eviction, job_cleanup
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.groups import manager, warm_pool
-from schedulemesh.runtime.journal import snapshots
+from schedulemesh.runtime.journal import compaction, snapshots
 from schedulemesh.runtime.services import agents, pools, restarts
 from schedulemesh.store import writer
 from tests.runtime.sliced_thread import encode_chunk
@@ -134,7 +134,8 @@ def running():
             patch.setattr(
                 module, "time", SimpleNamespace(monotonic=loop.time, perf_counter=loop.time)
             )
-        patch.setattr(snapshots, "encode_chunk", encode_chunk)
+        patch.setattr(compaction, "encode_chunk", encode_chunk)
+        patch.setattr(compaction, "PROCESS_BYTES", math.inf)
         patch.setattr(snapshots, "in_thread", loop.in_thread_of_snapshots)
         patch.setattr(reactor, "GroupWriter", InlineWriter)
         patch.setattr(request_socket, "ListeningSocket", _NoSocket)

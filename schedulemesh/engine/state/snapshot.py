@@ -51,7 +51,6 @@ from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import Turns
 from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.quota import Account, Hold
-from schedulemesh.engine.state.request_updates import Remembered
 from schedulemesh.engine.state.tasks import RunningTask
 
 #: Entries of one list in one part.
@@ -142,40 +141,19 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_change: int = 1
 
 
-class StateCopy(msgspec.Struct, frozen=True):
-    """The state as it was, with all that can change copied; the rest of a snapshot may be made later, and
-    beside the event loop.
-    """
-
-    #: Without answers and queue.
-    rest: Snapshot
-    answers: list[tuple[str, Remembered]]
-    queue: list[QueuedTask]
-
-    def snapshot(self) -> Snapshot:
-        """The state as it was."""
-        answers = [
-            (request_id, RememberedAnswer(at=each.at, outcome=each.outcome))
-            for request_id, each in self.answers
-        ]
-        shared = SharedSubmissions()
-        columns = [shared.columns(self.queue)] if self.queue else []
-        return msgspec.structs.replace(
-            self.rest, answers=answers, queue_shared=shared.all, queue_columns=columns
-        )
-
-
 def take_snapshot(state: MeshState) -> Snapshot:
     """The state as it is now."""
-    return copied(state).snapshot()
-
-
-def copied(state: MeshState) -> StateCopy:
-    """The state as it is now, as far as it has to be copied at once: nobody decides meanwhile."""
-    return StateCopy(
+    answers = [
+        (request_id, RememberedAnswer(at=each.at, outcome=each.outcome))
+        for request_id, each in state.answers.items()
+    ]
+    shared = SharedSubmissions()
+    columns = [shared.columns(state.queue.by_id.values())] if state.queue.by_id else []
+    return msgspec.structs.replace(
         _without_answers_and_queue(state),
-        list(state.answers.items()),
-        [copy.copy(task) for task in state.queue.by_id.values()],
+        answers=answers,
+        queue_shared=shared.all,
+        queue_columns=columns,
     )
 
 

@@ -10,18 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.engine.codec import encode_chunk
 from schedulemesh.engine.messages.stimuli import AnyStimulus, StatesOutlived, StateStored
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.snapshot import (
-    StateCopy,
-    copied,
-    parts,
-    past_states,
-    referenced,
-)
+from schedulemesh.engine.state.snapshot import past_states
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
+from schedulemesh.runtime.journal.compaction import Compaction
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.writer import GroupWriter
@@ -73,6 +67,7 @@ class Snapshots:
         self.keep_after: Callable[[], int | None] = lambda: None
         self.taking: asyncio.Task[None] | None = None
         self._taken_at = time.monotonic()
+        self._compaction = Compaction()
 
     def take_if_due(self) -> None:
         """Start a snapshot if there are enough new facts or bytes since the last one."""
@@ -94,10 +89,9 @@ class Snapshots:
         try:
             await self._forget_states()
             await self._decider.until_consistent()
-            copy = copied(self._decider.state)
-            upto = await self._writer.mark()
-            written, keep = await in_thread(functools.partial(_written, copy))
-            await self._writer.compact(written, upto, keep, self.keep_after())
+            stored = await self._writer.mark()
+            made = await in_thread(functools.partial(self._compaction.run, stored))
+            await self._writer.compact(made.parts, stored.last, made.keys, self.keep_after())
         except JournalError as error:
             logger.warning("no snapshot of the journal could be made: %s", error)
         except Exception:  # logged: the next one is due after as many facts
@@ -105,11 +99,14 @@ class Snapshots:
 
     def cancel(self) -> None:
         """Cancel a running snapshot, because the journal is being closed."""
+        self._compaction.end()
         if self.taking is not None:
             self.taking.cancel()
 
     async def _forget_states(self) -> None:
         """Delete saved states that are too old, and the oldest ones above the size limit."""
+        if not past_states(self._decider.state):
+            return
         sizes = await in_thread(self._journal.blob_sizes)
         past = past_states(self._decider.state)
         oldest = self._decider.now() - self._settings.saved_state_s
@@ -123,12 +120,6 @@ class Snapshots:
         if outlived:
             logger.info("%d saved states have expired and are deleted", len(outlived))
             await self._decider.step(StatesOutlived(state_keys=tuple(outlived)))
-
-
-def _written(copy: StateCopy) -> tuple[list[bytes], frozenset[str]]:
-    """The parts of a snapshot as they are stored, and the keys of the bytes to which it refers."""
-    snapshot = copy.snapshot()
-    return [encode_chunk(part) for part in parts(snapshot)], referenced(snapshot)
 
 
 def is_small_enough(stimulus: StateStored, blobs: Mapping[str, bytes], limit: int) -> bool:
