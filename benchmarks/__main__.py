@@ -35,6 +35,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.observing import observing
     from benchmarks.openb import openb
     from benchmarks.owners import owners
+    from benchmarks.queue_snapshots import queue_snapshots
     from benchmarks.queueing import queueing
     from benchmarks.rules import rules
     from benchmarks.scaling import scaling
@@ -59,6 +60,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "journal": through_journal,
         "recovery": recovery,
         "queue": queueing,
+        "queue-snapshots": queue_snapshots,
         "gangs": waiting_gangs,
         "models": models,
         "arrays": task_arrays,

@@ -9,22 +9,17 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.mesh import (
-    POOLS,
     amounts,
     finished,
     gone,
-    mesh,
     opening,
     reported,
-    start,
     submitted,
 )
-from benchmarks.rows import Row, at_most, note, spread, timed_ms
+from benchmarks.rows import Row, at_most, note, timed_ms
 from schedulemesh.config.settings import JournalSettings
-from schedulemesh.engine.codec import encode_chunk
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.state.snapshot import parts, take_snapshot
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
 
@@ -47,9 +42,7 @@ class _Clocked(Reactor):
         return done
 
 
-def recovery(
-    submissions: int = _DAY_S, facts: int = 100_000, agents: int = 10_000, in_flight: int = 32
-) -> list[Row]:
+def recovery(submissions: int = _DAY_S, facts: int = 100_000, in_flight: int = 32) -> list[Row]:
     """A day of one submission per second in compressed time, and recoveries."""
     with tempfile.TemporaryDirectory() as folder:
         day = asyncio.run(_day(Path(folder) / "day.sqlite", submissions, in_flight))
@@ -63,7 +56,6 @@ def recovery(
         at_most(
             f"recovery of a journal with {facts:,} facts and no snapshot", long_recovery, 5, " s"
         ),
-        *_pauses(agents),
     ]
 
 
@@ -119,21 +111,6 @@ def _recovery_ms(path: Path) -> float:
         journal.close()
 
     return statistics.median(timed_ms(recover) for _ in range(3))
-
-
-def _pauses(agents: int) -> list[Row]:
-    """The cost of a snapshot: copying, which blocks decisions, and encoding, which does not."""
-    engine = mesh(-(-agents // 16))
-    for number in range(agents):
-        start(engine, submitted(number, _NEED, 5.0), 1.0)
-    copies = [timed_ms(lambda: take_snapshot(engine.state)) for _ in range(5)]
-    snapshot = take_snapshot(engine.state)
-    written = timed_ms(lambda: [encode_chunk(part) for part in parts(snapshot)])
-    what = f"a snapshot of {agents:,} agents in {POOLS} pools: "
-    return [
-        note(f"{what}decisions are blocked", spread(copies)),
-        note(f"{what}encoding in the background", f"{written:,.0f} ms"),
-    ]
 
 
 def _size(path: Path) -> int:
