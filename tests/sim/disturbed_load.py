@@ -30,9 +30,9 @@ class DisturbedWorld(UnevenWorld):
         "_change_quota",
     )
 
-    def __init__(self, *given, seed=1, pause_s=20.0, only=()):
+    def __init__(self, *given, seed=1, pause_s=20.0, only=(), nodes=FOUR):
         super().__init__(*given, seed=seed)
-        self._nodes = {node.node_id: node for node in reports(FOUR)}
+        self._nodes = {node.node_id: node for node in reports(nodes)}
         self._all_nodes = dict(self._nodes)
         self._pause_s = pause_s
         self._kinds = [name for name in self.kinds if not only or name in only]
