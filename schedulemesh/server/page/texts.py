@@ -289,7 +289,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "was_not_used": ("not used", "没有用上"),
     "not_known_yet": ("not known yet", "尚不清楚"),
     "work_lost": ("{time} of work", "{time}的工作"),
-    "gpu_time_lost": ("{time} × GPU", "GPU 时间 {time}"),
+    "gpu_time_lost": ("{time} of GPU time", "GPU 时间 {time}"),
     "state_kept": ("state saved", "状态已保存"),
     "state_not_kept": ("no state saved", "未保存状态"),
     "requeued": ("queued again", "已重新排队"),
