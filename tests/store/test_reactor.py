@@ -724,7 +724,7 @@ def test_an_attempt_to_write_again_that_fails_in_another_way_is_followed_by_the_
         monkeypatch.setattr(reactor._writer, "resume", refused_once)
         with pytest.raises(JournalError, match="the disk is full"):
             await reactor.step(wanted("p"))
-        with pytest.raises(JournalError, match=r"nothing can be changed now: .+full"):
+        with pytest.raises(JournalError, match=r"nothing can be changed now: \S"):
             await reactor.step(wanted("q"))
         journal.fails = None
         await asyncio.wait_for(reactor.writable(), 10)
