@@ -75,7 +75,7 @@ _CALLS = {
 _PHRASES = (
     (r"with queue=True", "without --now", 'with "queue": true'),
     (r"with `queue=True`", "without `--now`", 'with `"queue": true`'),
-    (r"create_pool or ensure_pool", "create_pool", "ensure_pool"),
+    (r"create_pool (?:or|或) ensure_pool", "create_pool", "ensure_pool"),
     (r"Delete it with drain=True", "Delete it with --drain", "End it with POST /pools/POOL/end"),
     (r"with `drain=True`", "with `--drain`", "by `POST /pools/POOL/end`"),
     (r"\b(call|use|with) (undrain_node|ensure_pool)\b", r"\1 \2", r"\1 \2"),
@@ -96,6 +96,7 @@ _PHRASES = (
     (r"(换一个|它已运行到|达到) max_run_s\b", r"\1 --max-run", r"\1 max_run_s"),
     (r"(换一个|超过了) idle_s\b", r"\1 --idle", r"\1 idle_s"),
     (r"^max_run_s 为", "--max-run 为", "max_run_s 为"),
+    (r"设置 parent=None", "在 apply 的文件里设置 `parent: null`", '设置 "parent": null'),
     (r"\bparent=None", "`parent: null` in the file for apply", '"parent": null'),
     (r"\bmax_retries\b", "--retries", "max_retries"),
     (r"an estimated_duration\b", "a --time", "an estimated_duration"),
@@ -115,6 +116,7 @@ _CALL = re.compile(
 )
 _TEXT = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 _PLACE = re.compile(r"\b[A-Z]{4,}\b")
+_CHINESE = re.compile("[\u4e00-\u9fff]")
 _API = "/api/v1"
 #: An id of a node of Ray's, and the least digits of it that are shown, which name it too.
 _NODE_ID, _DIGITS = re.compile(r"\b[0-9a-f]{56}\b"), 8
@@ -173,7 +175,7 @@ def _as_command(call: re.Match[str]) -> str:
     if words.with_arguments and not call[2]:
         return call[0]
     if not words.command:
-        return f"the Python call {call[0]}"
+        return _python_call(call)
     return f"`schedulemesh {_filled(words.command, call[2], shlex.quote)}`"
 
 
@@ -182,9 +184,16 @@ def _as_request(call: re.Match[str]) -> str:
     if words.with_arguments and not call[2]:
         return call[0]
     if not words.request:
-        return f"the Python call {call[0]}"
+        return _python_call(call)
     method, _, path = words.request.partition(" ")
     return f"{method} {_API}{_filled(path, call[2], lambda name: quote(name, safe=''))}"
+
+
+def _python_call(call: re.Match[str]) -> str:
+    """The call itself, in the language of its sentence: nothing stands for it outside of Python."""
+    return (
+        f"Python 调用 {call[0]}" if _CHINESE.search(call.string) else f"the Python call {call[0]}"
+    )
 
 
 def _filled(words: str, arguments: str | None, quoted: Callable[[str], str]) -> str:

@@ -188,12 +188,15 @@ class SharedDay:
 
     async def _serve(self, actor):
         init = unpack(actor.request.init, AgentInit)
+        own, received = (init.agent_name, init.incarnation, init.key), []
         while actor.alive:
-            answer = await self.service.poll(init.agent_name, init.incarnation, init.key)
-            for command in unpack(answer, list[Command]):
+            answer = await self.service.poll(*own, None, received)
+            commands = unpack(answer, list[Command])
+            received = [command.command_id for command in commands]
+            for command in commands:
                 if command.kind == "notice":
                     await asyncio.sleep(SAVING_S)
-                    await self.service.work_saved(init.agent_name, init.incarnation, init.key, 0.0)
+                    await self.service.work_saved(*own, 0.0)
                 if command.kind == "cancel":
                     self._end(init.job.task_id, ENDED)
                 await self.service.command_done(command.command_id, pack(CommandResult()))

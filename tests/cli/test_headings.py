@@ -13,7 +13,7 @@ from schedulemesh.api.tasks import TaskListing, TaskStatus
 from schedulemesh.cli.headings import CHINESE, KINDS, RECORDS, name_of_fact
 
 #: Headings that are the same in both languages: units, and names of fields.
-SAME = {"", "CPU", "GPU", "→", "node_id", "on_preempted"}
+SAME = {"", "#", "CPU", "GPU", "→", "node_id", "on_preempted"}
 MODULES = [path for path in Path(cli.__file__).parent.glob("*.py") if path.name != "headings.py"]
 #: Functions that make a column, whose first argument is its heading.
 COLUMNS = ("wide", "amounts_column")

@@ -17,6 +17,8 @@ DOCS = ROOT / "docs"
 #: What `explain` prints, kept word for word.
 STORIES = ROOT / "tests" / "cli" / "stories"
 CHINESE = sorted((DOCS / "zh").glob("*.md"))
+#: All but the day, whose commands test_shared_day.py carries out in Chinese.
+WITH_ENGLISH_OUTPUT = [page for page in CHINESE if page.name != "shared_day.md"]
 _FOLLOWS = re.compile(r"^<!-- follows: (\S+) ([0-9a-f]{12}) -->$", re.MULTILINE)
 _GENERATED = re.compile(r"<!-- generated: \S+ -->\n.*?<!-- end -->\n", re.DOTALL)
 
@@ -89,7 +91,7 @@ def test_a_chinese_page_follows_the_english_one(page):
         )
 
 
-@pytest.mark.parametrize("page", CHINESE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_ENGLISH_OUTPUT, ids=lambda page: page.name)
 def test_commands_and_output_are_those_of_the_english_page(page):
     """A Chinese page has a part of the blocks of the English one, which the tests carry out, and outputs in
     Chinese, which they print.
@@ -113,6 +115,13 @@ def test_the_chinese_tutorial_has_every_block():
         fence = re.compile(r"^(```\w+\n).*?^```$", re.MULTILINE | re.DOTALL)
         chinese.write_text(fence.sub(lambda block: f"{block[1]}{next(codes)}```", text), "utf-8")
     assert [each.code for each in blocks(chinese)] == expected
+
+
+def test_the_chinese_day_has_the_commands_of_the_english_one():
+    """What they print in Chinese is checked by test_shared_day.py."""
+    typed = re.compile(r"^\w+\$ .*$|^<!-- (?:at|.* ends).*$", re.MULTILINE)
+    english, chinese = (DOCS / folder / "shared_day.md" for folder in ("", "zh"))
+    assert typed.findall(chinese.read_text("utf-8")) == typed.findall(english.read_text("utf-8"))
 
 
 #: What Chinese pages call something else than the glossary does.

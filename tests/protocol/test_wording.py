@@ -20,8 +20,8 @@ NAMES = sorted(
     {n for kind in (RayScheduler, SimpleScheduler) for n in dir(kind) if re.match(r"[a-z]+_", n)}
 )
 PYTHON = re.compile(
-    rf"(?<!the Python call )(?<!the Python call `)(?<!/)\b(?:{'|'.join(NAMES)})\b"
-    r"|(?<!the Python call )\b(?:jobs|lease|wait|result|shutdown|stats)\([^)]*\)"
+    rf"(?<!the Python call )(?<!the Python call `)(?<!Python 调用 )(?<!/)\b(?:{'|'.join(NAMES)})\b"
+    r"|(?<!the Python call )(?<!Python 调用 )\b(?:jobs|lease|wait|result|shutdown|stats)\([^)]*\)"
     r"|(?<!from Python with )\b[a-z_]+=(?:True|False|None)\b"
 )
 #: Names of calls that are names of fields of the policies and settings, or of metrics, too.
@@ -91,6 +91,21 @@ def test_no_sentence_of_the_scheduler_has_words_of_python(words):
             "there is no pool 'p'; pools are: q. Create it with create_pool or ensure_pool",
             "there is no pool 'p'; pools are: q. Create it with `schedulemesh pools create POOL`",
             "there is no pool 'p'; pools are: q. Create it with PUT /api/v1/pools/POOL",
+        ),
+        (
+            "没有资源池 'p'；可用 create_pool 或 ensure_pool 创建",
+            "没有资源池 'p'；可用 `schedulemesh pools create POOL` 创建",
+            "没有资源池 'p'；可用 PUT /api/v1/pools/POOL 创建",
+        ),
+        (
+            "result('x') 会抛出它的异常",
+            "Python 调用 result('x') 会抛出它的异常",
+            "Python 调用 result('x') 会抛出它的异常",
+        ),
+        (
+            "请先给其中一个设置 parent=None",
+            "请先给其中一个在 apply 的文件里设置 `parent: null`",
+            '请先给其中一个设置 "parent": null',
         ),
         (
             "or submit it with queue=True, so that it starts",

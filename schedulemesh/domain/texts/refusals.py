@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _POOLS: Mapping[str, tuple[str, str]] = {
     "no_pool": (
         "there is no pool {pool!r}{hint}; pools are: {pools}. Create it with create_pool or ensure_pool",
-        "没有资源池 {pool!r}{hint}；现有资源池：{pools}。可用 ensure_pool 创建",
+        "没有资源池 {pool!r}{hint}；现有资源池：{pools}。可用 create_pool 或 ensure_pool 创建",
     ),
     "did_you_mean": (" (did you mean {name!r}?)", "（是不是 {name!r}？）"),
     "pool_was_renamed": (", which was renamed to {name!r}", "，它已改名为 {name!r}"),
