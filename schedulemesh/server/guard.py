@@ -19,6 +19,7 @@ from schedulemesh.config.http import HttpSettings, is_address
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.portions import STEPS_BETWEEN
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.parameters import path_of
 from schedulemesh.server.problems import Problem, json_response, unavailable
@@ -142,6 +143,8 @@ class Guard:
         self._answers = BytesInMemory(
             "answers", "too_many_answers", MAX_ANSWERS, MAX_ANSWERS_OF_TOKEN
         )
+        #: Held by whoever sends a part of a large answer.
+        self._part_turn = asyncio.Lock()
         self._settings = settings
         self._tokens = tokens
         self._names = _own_names(settings)
@@ -172,7 +175,8 @@ class Guard:
             return
         body = _Body(receive, asyncio.get_running_loop().time, limit, self._bodies, token)
         try:
-            await self._app(scope, body.receive, _Answer(scope, send, self._answers).send)
+            answer = _Answer(scope, send, self._answers, self._part_turn)
+            await self._app(scope, body.receive, answer.send)
         finally:
             body.end()
 
@@ -362,8 +366,11 @@ class _Answer:
     because all of what is sent at once is in memory until then.
     """
 
-    def __init__(self, scope: Scope, send: Send, answers: BytesInMemory) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, answers: BytesInMemory, part_turn: asyncio.Lock
+    ) -> None:
         self._scope, self._send, self._answers = scope, send, answers
+        self._part_turn = part_turn
         #: The head, until it is known that the body is not refused.
         self._start: Message | None = None
 
@@ -402,10 +409,18 @@ class _Answer:
         await self._send(start)
         view = memoryview(body)
         for first in range(0, len(body), _PART):
-            part = bytes(view[first : first + _PART])
-            more = first + _PART < len(body)
-            # Waits while the client has not taken what was sent.
+            await self._send_part(
+                bytes(view[first : first + _PART]), more=first + _PART < len(body)
+            )
+
+    async def _send_part(self, part: bytes, *, more: bool) -> None:
+        """Send a part in its turn among those of all answers, and let others be served before the next."""
+        # Waits while the client has not taken what was sent: not in the turn, which others wait for.
+        await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+        async with self._part_turn:
             await self._send({"type": "http.response.body", "body": part, "more_body": more})
+            for _ in range(STEPS_BETWEEN):
+                await asyncio.sleep(0)
 
 
 async def _received() -> Message:

@@ -376,9 +376,8 @@ def answering(taker, token, body, answers):
     caller = TokenCaller(token=TokenSpec(name=token, role=Role.VIEWER, secret_hash="h"), address="")
     scope = {"type": "http", "method": "GET", "state": {"caller": caller}}
     response = Response(body)
-    return asyncio.ensure_future(
-        response(scope, None, guard._Answer(scope, taker.send, answers).send)
-    )
+    answer = guard._Answer(scope, taker.send, answers, asyncio.Lock())
+    return asyncio.ensure_future(response(scope, None, answer.send))
 
 
 def test_answers_that_are_not_taken_are_limited_in_memory():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -11,6 +14,7 @@ from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of
 from schedulemesh.server.page import sessions
+from schedulemesh.server.page.app import Page
 from schedulemesh.server.page.sessions import Sessions
 from tests.server.test_page import Browser
 
@@ -209,3 +213,38 @@ def test_a_session_that_was_revoked_stays_ended():
     assert run(made.caller(session_id, "a")) is None
     tokens.hashes = hashes
     assert run(made.caller(session_id, "a")) is None
+
+
+def test_while_a_screen_is_drawn_others_are_served_and_of_one_token_one_is_drawn(
+    api, browser, monkeypatch
+):
+    browser.sign_in()
+    may_end, begun = threading.Event(), []
+    drawn = Page._drawn
+
+    def held(page, visit, template, *more):
+        if template == "overview.html":
+            begun.append(threading.current_thread())
+            may_end.wait(30)
+        return drawn(page, visit, template, *more)
+
+    monkeypatch.setattr(Page, "_drawn", held)
+    with ThreadPoolExecutor(3) as pool:
+        screens = [pool.submit(browser.client.get, "/") for _ in range(3)]
+        try:
+            until(lambda: begun)
+            until(lambda: len(api.server._server.server_state.tasks) == 3)
+            assert api.client.get("/api/v1/status").status_code == 200
+            assert len(begun) == 1
+        finally:
+            may_end.set()
+        assert [screen.result(30).status_code for screen in screens] == [200] * 3
+    assert len(begun) == 3
+    assert api.thread not in begun
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)  # between two looks at what has no event

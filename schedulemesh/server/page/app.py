@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
+from weakref import WeakValueDictionary
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import QueryParams
@@ -193,6 +194,10 @@ class Page:
         self._base_path = settings.base_path
         self._rehearsals = Rehearsals(run_command)
         self._templates = _templates()
+        #: Held while a screen is drawn, which takes as long as dozens of calls: beside the loop, where others
+        #: are served, one at a time, and of each token one, so that the screens of others wait for one of it.
+        self._drawing = asyncio.Lock()
+        self._drawing_of_token: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def routes(self) -> list[Route]:
         """The paths of the page."""
@@ -222,9 +227,15 @@ class Page:
             about = await reads.facts(GetAbout())
             frame.update(caller=caller, scheduler=about["name"], now=about["time"])
             view = await screen.view(reads, request.query_params)
-            return self._drawn(visit, f"{screen.name}.html", {**frame, **view})
+            async with self._drawing_with(caller.token.name), self._drawing:
+                draw = partial(self._drawn, visit, f"{screen.name}.html", {**frame, **view})
+                return await asyncio.to_thread(draw)
 
         return await self._in_session(request, drawn, frame)
+
+    def _drawing_with(self, token: str) -> asyncio.Lock:
+        """Held while a screen is drawn for somebody with this token."""
+        return self._drawing_of_token.setdefault(token, asyncio.Lock())
 
     def _reads_of(self, visit: Visit, caller: TokenCaller) -> ScreenReads:
         language = visit.words.language
