@@ -291,7 +291,9 @@ _OPTIONS_OF_LISTINGS: Mapping[str, str] = {
     "The task's id.": "任务的 ID。",
     "By what it is compared with other tasks that wait.": "它与其他排队任务的比较依据。",
     "The same as -o json.": "同 -o json。",
-    "pool, owner or label.": "pool（资源池）、owner（负责人）或 label（标签）。",
+    "pool, owner, label or flavor.": (
+        "pool（资源池）、owner（负责人）、label（标签）或 flavor（规格）。"
+    ),
     "With --by label: only the values of this label.": "与 --by label 一起：只统计此标签的值。",
     "From then on: 90s, 30m, 12h, 7d or a date.": "从那时起：90s、30m、12h、7d 或日期。",
     "Until then; see --since.": "到那时为止；写法同 --since。",
