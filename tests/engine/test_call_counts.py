@@ -7,6 +7,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from benchmarks.mesh import amounts, finish, finished, gone, mesh, reported, start, submitted
+from benchmarks.models import WAYS, _opening, _submission
+from benchmarks.queueing import Drain
+from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.state.snapshot import parts, restored, take_snapshot
 from tests.counted_calls import calls_of
 
@@ -59,3 +62,26 @@ def test_a_queue_that_is_restored_in_calls():
     again, calls = calls_of(lambda: restored(stored))
     assert len(again.queue) == 3_000 - 1
     assert calls / 3_000 <= A_RESTORED_TASK
+
+
+def drained_calls(way, nodes=30, tasks=600):
+    """The calls with which a queue is drained whose tasks say this of nodes."""
+    engine = Engine()
+    drain = Drain(engine)
+    submissions = (_submission(number, way) for number in range(tasks))
+    for stimulus in (*_opening(nodes, way), *submissions):
+        drain.take(engine.handle(stimulus, 1.0).instructions)
+
+    def go_on():
+        for stimulus in drain.stimuli():
+            drain.take(engine.handle(stimulus, drain.now).instructions)
+
+    _, calls = calls_of(go_on)
+    assert drain.admitted == tasks
+    return calls
+
+
+def test_models_alternatives_and_flavors_cost_a_tenth_at_most():
+    plain, *others = map(drained_calls, WAYS)
+    rates = {way: plain / calls for way, calls in zip(WAYS[1:], others, strict=True)}
+    assert {way: rate for way, rate in rates.items() if rate < 0.9} == {}
