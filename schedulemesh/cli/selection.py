@@ -52,7 +52,7 @@ def selected(listing: Listing, select: Select) -> Listing:
     for label in select.labels or ():
         key, value, equal = _parts(label, "-l")
         rows = [row for row in rows if ((row.get("labels") or {}).get(key) == value) == equal]
-    if select.sort:
+    if select.sort is not None:
         at = _key_of(listing, select.sort.removeprefix("-"))
         rows.sort(key=lambda row: _place(value_at(row, at)), reverse=select.sort.startswith("-"))
     return replace(listing, rows=rows)
@@ -235,7 +235,7 @@ def _parts(words: str, option: str) -> tuple[str, str, bool]:
     key, sign, value = words.partition("=")
     if not sign or not key.strip("! "):
         raise InvalidRequestError(f"{option} is {words!r}; it takes KEY=VALUE or KEY!=VALUE")
-    return key.removesuffix("!").strip(), value, not key.endswith("!")
+    return key.strip().removesuffix("!").strip(), value.strip(), not key.strip().endswith("!")
 
 
 def _key_of(listing: Listing, word: str) -> str:

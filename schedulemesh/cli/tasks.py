@@ -16,6 +16,7 @@ from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import amounts, duration, labels, local_time, names
 from schedulemesh.cli.waiting import wait
 from schedulemesh.cli.wording import in_commands, node
+from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.wording import reworded
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: What members of an array do, or how they have ended, in the order in which a sentence counts them.
 MEMBER_COUNTS = ("queued", "running", "completed", "failed", "cancelled", "lost")
+#: How many members of an array are shown where nothing is said.
+SHOWN_MEMBERS = 100
 
 app = typer.Typer()
 tasks_app = typer.Typer()
@@ -44,7 +47,7 @@ def list_tasks(
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=1000, help="Of an array: how many members are shown.")
-    ] = 100,
+    ] = SHOWN_MEMBERS,
 ) -> None:
     """List the tasks that run, and those that wait; or the members of an array."""
     from schedulemesh.api.tasks import ListTasks
@@ -52,7 +55,17 @@ def list_tasks(
     if array is not None:
         show(target, view, lambda g: _members(g, array, after, limit), select)
         return
+    _refuse_without_array(after is not None, "--after")
+    _refuse_without_array(limit != SHOWN_MEMBERS, "--limit")
     show(target, view, lambda g: listed(g, ListTasks(), task_listing, select), select)
+
+
+def _refuse_without_array(stated: bool, option: str) -> None:
+    """Raise InvalidRequestError for an option that chooses members where no array is named."""
+    if stated:
+        raise InvalidRequestError(
+            f"{option} chooses members of an array; name it with --array, or choose tasks with -f"
+        )
 
 
 def _members(gateway: Gateway, array_id: str, after: int | None, limit: int) -> Listing:
