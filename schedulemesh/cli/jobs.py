@@ -433,7 +433,8 @@ def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
     from schedulemesh.api.pools import ListPools
     from schedulemesh.protocol.answers import Listed
 
-    if not gpus:
+    # What is no finite number is refused as the GPUs that were asked for.
+    if not gpus or not math.isfinite(gpus):
         return 0.0
     pools = {row["name"]: row for row in gateway.ask(ListPools(), Listed).rows}
     if pool_name in pools and not _may_have_cpus(gateway, pools[pool_name]):

@@ -47,6 +47,8 @@ MISTAKES = {
     ],
     "Run": [
         ("submit --pool 研究 --gpu 1 -- true", 2, "--gpus"),
+        ("submit --pool 研究 --gpus inf -- true", 2, "resources['gpu'] is inf"),
+        ("submit --pool 研究 --gpus nan -- true", 2, "finite number"),
         ("submit --pool 研究 --gpus four -- true", 2, "Invalid value for '--gpus'"),
         ("submit --pool 研究 --memory 64X -- true", 2, "512MB, 64GB or 1TB"),
         ("submit --pool 研究 --time 2:00:00 -- true", 2, "90s, 30m, 1h30m"),
