@@ -97,3 +97,8 @@ class InThread:
         self.running.executor.stop_all()
         self.service._socket.close()
         await self.running.reactor.close(destroy=False)
+        # A task that is left on a closed loop is reported when it is collected, in whatever test runs then.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
