@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pathspec import PathSpec
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from schedulemesh.config.settings import MAX_BLOB_BYTES
@@ -224,23 +225,32 @@ def _ignore_files(folder: Path) -> Iterable[_Excludes]:
     for name in (".rayignore",) if ignores_gitignore else (".gitignore", ".rayignore"):
         file = folder / name
         if file.is_file():
-            yield _excludes_of(folder, file.read_text("utf-8").splitlines())
+            as_ray = name == ".rayignore"
+            yield _excludes_of(folder, file.read_text("utf-8").splitlines(), as_ray=as_ray)
 
 
-def _excludes_of(folder: Path, patterns: Iterable[str]) -> _Excludes:
-    """Whether patterns leave out a path in a folder, as git reads them. Of a path below another one it is
-    asked only where the other one is not left out. The folder itself never is, though ``.*`` matches its
-    name.
+def _excludes_of(folder: Path, patterns: Iterable[str], *, as_ray: bool = True) -> _Excludes:
+    """Whether patterns leave out a path in a folder, as git reads them; ``as_ray``: only where Ray leaves it
+    out as well, which brings back what lies in a folder that is left out. The folder itself never is, though
+    ``.*`` matches its name.
     """
     compiled = [GitIgnoreSpecPattern(pattern) for pattern in patterns]
+    spec = PathSpec(compiled)
 
-    def leaves_out(path: Path) -> bool:
-        if path == folder:
-            return False
+    def is_ignored(path: Path) -> bool:
         name = path.relative_to(folder).as_posix()
         name = f"{name}/" if path.is_dir() else name
         includes = [pattern.include for pattern in compiled if _matches(pattern, name)]
         return bool(includes and includes[-1])
+
+    def leaves_out(path: Path) -> bool:
+        ways = [one for one in (path, *path.parents) if one.is_relative_to(folder)][:-1]
+        if not any(map(is_ignored, ways)):
+            return False
+        # Ray does not mark folders, so it looks into one that only ``data/`` matches.
+        return not as_ray or any(
+            spec.match_file(one.relative_to(folder).as_posix()) for one in ways
+        )
 
     return leaves_out
 

@@ -140,6 +140,18 @@ def test_patterns_that_match_everything_leave_out_what_git_ignores(tmp_path, pat
     assert [name for name in names_sent if name != where and not name.endswith("/")] == sent
 
 
+def test_a_file_in_a_folder_that_is_left_out_comes_back_where_ray_sends_it(tmp_path):
+    folder = make_tree(
+        tmp_path / "p", **dict.fromkeys(("data/big", "data/small", "x/data/big"), "x")
+    )
+    (folder / ".rayignore").write_text("data/\n!data/small\n")
+    assert "data/small" in packed(folder)
+    assert packed(folder) == packed_by_ray(folder, tmp_path / "ray.zip")
+    (folder / ".rayignore").unlink()
+    (folder / ".gitignore").write_text("data/\n!data/small\n")
+    assert packed(folder) == [".gitignore"]
+
+
 def test_gitignore_is_not_respected_where_ray_is_told_so(project, monkeypatch):
     monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
     assert ".env" in packed(project)
