@@ -375,6 +375,16 @@ def test_a_borrowing_limit_is_named():
     assert "its borrowing_limit is" in found.others[0].error
 
 
+def test_what_the_cohort_lacks_is_beyond_what_is_idle_there():
+    given = Explained(in_cohort("p", 2), in_cohort("q", 4))
+    given.run("a", "q", cpu=2)
+    given.queue("t", cpu=6)
+    found = given.explain("t")
+    assert found.others[0].error == (
+        "cohort 'c' has cpu 2 idle for it to borrow, and it needs cpu 2 more"
+    )
+
+
 def test_a_task_that_borrows_has_no_estimate_of_the_quota_of_others():
     given = Explained(in_cohort("p", 2), in_cohort("q", 2))
     given.run("a", "q", cpu=2, duration=60.0)

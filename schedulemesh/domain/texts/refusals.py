@@ -208,6 +208,10 @@ _SHORT: Mapping[str, tuple[str, str]] = {
         "cohort {cohort!r} has {idle} idle for it to borrow, and it needs {short}",
         "共享组 {cohort!r} 有 {idle} 空闲可借，而它需要 {short}",
     ),
+    "idle_in_cohort_and_more": (
+        "cohort {cohort!r} has {idle} idle for it to borrow, and it needs {short} more",
+        "共享组 {cohort!r} 有 {idle} 空闲可借，除此之外它还需要 {short}",
+    ),
     "borrowing_limit": (
         "its borrowing_limit is {limit}, of which {used} is used",
         "它的 borrowing_limit 为 {limit}，已用 {used}",

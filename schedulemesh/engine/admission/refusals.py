@@ -362,11 +362,15 @@ def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[Sen
         return []
     if state.policy.protects(pool_name):
         return [say("protected_does_not_borrow")]
-    idle = idle_in_cohort(ledger, pool_name)
-    parts = [say("idle_in_cohort", cohort=account.spec.cohort, idle=idle, short=short)]
-    limit = account.spec.borrowing_limit
-    if limit is not None and limit.room(short, account.borrowed) != short:
-        parts.append(say("borrowing_limit", limit=str(limit.public()), used=account.borrowed))
+    idle = usable = idle_in_cohort(ledger, pool_name)
+    limit, used = account.spec.borrowing_limit, account.borrowed + ledger.promised_to(pool_name)
+    if limit is not None:
+        usable = limit.room(idle, used)
+    # What it may borrow covers a part of what it asks for, and is not enough.
+    code = "idle_in_cohort_and_more" if usable.helps(short) else "idle_in_cohort"
+    parts = [say(code, cohort=account.spec.cohort, idle=idle, short=short)]
+    if limit is not None and idle.beyond(usable).helps(short):
+        parts.append(say("borrowing_limit", limit=str(limit.public()), used=used))
     return parts
 
 
