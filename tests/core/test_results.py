@@ -139,12 +139,15 @@ def test_a_refusal():
 
 
 def test_an_evaluation():
-    found = Evaluation(should_preempt=True, candidates=(VICTIM,), victims=("v",))
+    found = Evaluation(
+        should_preempt=True, candidates=(VICTIM,), victims=("v",), cancelled_starts=("w",)
+    )
     assert public.evaluated(found) == {
         "success": True,
         "should_preempt": True,
         "candidates": [SHOWN],
         "victims": ["v"],
+        "cancelled_starts": ["w"],
         "reason": None,
         "turned_away": {},
     }
