@@ -11,7 +11,7 @@ from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import Owner, PoolOf, TaskName
 from schedulemesh.api.values import Name, Names, Time, check_number, whole_number
 from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.numbers import parse_number
+from schedulemesh.domain.numbers import parse_number, span_text
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: The most rows that one answer has; a further request continues after its ``cursor``.
@@ -279,4 +279,6 @@ class QueryEvents(Call, tag="query_events", frozen=True, kw_only=True):
 
 def _check_order(since: float | None, until: float | None) -> None:
     if since is not None and until is not None and until < since:
-        raise InvalidRequestError(f"until is {since - until:g} s before since; exchange the two")
+        raise InvalidRequestError(
+            f"until is {span_text(since - until)} before since; exchange the two"
+        )

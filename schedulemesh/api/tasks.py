@@ -12,6 +12,7 @@ from schedulemesh.api.routes import ListRoute, get, post, put
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, Name, Names, RequestId, Seconds, TaskId
 from schedulemesh.domain.agent import check_agent
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
@@ -50,6 +51,8 @@ Owner = Annotated[str, NameOf.OWNER]
 OnPreempted = Annotated[str, OneOf(*ON_PREEMPTED)]
 TaskKind = Annotated[str, OneOf("agent", "gang", "lease", "job")]
 ReasonCode = Annotated[str, OneOf.codes(Reason)]
+#: Why a task waits, or was not completed.
+ConditionCode = Annotated[str, OneOf.codes(Reason, TaskEndReason)]
 #: Of the phases of tasks that have not ended.
 PHASES = ("queued", "starting", "running", "preempting", "ending")
 
@@ -152,7 +155,7 @@ class TaskCondition(TypedDict, total=False):
     #: Seconds since 1970.
     ended_at: float
     #: Why it waits (a code), or was not completed (a code, and one line).
-    reason: str
+    reason: ConditionCode
     error: str
 
 

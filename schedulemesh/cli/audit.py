@@ -105,7 +105,15 @@ def audit(
 
     def look(gateway: Gateway) -> Listing:
         rows = _changes(gateway, request, limit)
-        return Listing(kind="changes", rows=rows, columns=_CHANGES, row=ChangeInfo, name="number")
+        notes = () if rows or who is None else (f"there is no change by {who!r}",)
+        return Listing(
+            kind="changes",
+            rows=rows,
+            columns=_CHANGES,
+            row=ChangeInfo,
+            name="number",
+            notes=notes,
+        )
 
     show(target, view, look, select)
 

@@ -86,6 +86,10 @@ def assignments(words: Iterable[str]) -> dict[str, Any]:
             raise InvalidRequestError(f"{word!r} is no change; a change is FIELD=VALUE")
         if field in fields:
             raise InvalidRequestError(f"{field} is given twice; give it once")
+        if not value.strip():
+            raise InvalidRequestError(
+                f"{word!r} has no value; give 0 for no amount, null for the default, '\"\"' for an empty text"
+            )
         try:
             fields[field] = yaml.safe_load(value)
         except yaml.YAMLError as error:

@@ -30,7 +30,7 @@ import typer
 
 from schedulemesh.cli.completion import COMPLETERS
 from schedulemesh.cli.language import speak
-from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 
 
 class Format(str, Enum):
@@ -91,6 +91,10 @@ class Output:
         return False
 
 
+#: Seconds between two looks where nothing is said.
+_INTERVAL_S = 2.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class View(Output):
     """How a command prints that looks at something, and whether it looks again."""
@@ -100,7 +104,7 @@ class View(Output):
     )
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")
-    ] = 2.0
+    ] = _INTERVAL_S
     count: Annotated[
         int, typer.Option("--count", min=0, help="Looks of --watch; 0: until interrupted.")
     ] = 0
@@ -109,6 +113,17 @@ class View(Output):
     def repeated(self) -> bool:
         """Whether more follows what is printed."""
         return self.watch
+
+    def check(self) -> None:
+        """Raise InvalidRequestError for an option of ``watch`` without it."""
+        for option, is_given in (
+            ("--count", bool(self.count)),
+            ("--interval", self.interval != _INTERVAL_S),
+        ):
+            if is_given and not self.watch:
+                raise InvalidRequestError(
+                    f"{option} is for looking again and again; give it with --watch"
+                )
 
     def looks(self, pause: Callable[[float], None] = time.sleep) -> Iterator[int]:
         """The number of each look, one only without ``watch``. Between two ``pause`` gets the interval."""
@@ -297,7 +312,6 @@ def missing_part(error: ImportError) -> str | None:
 def _message(error: Exception) -> str:
     """What an error says; what a Python program would do about it is said as a command."""
     from schedulemesh.cli.wording import in_commands
-    from schedulemesh.errors import InvalidRequestError
 
     # A command's own: the words of its user are not exchanged.
     return str(error) if type(error) is InvalidRequestError else in_commands(str(error))

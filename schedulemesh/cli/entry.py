@@ -6,12 +6,16 @@ commands do.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 import typer
 
+from schedulemesh.cli.command import note
 from schedulemesh.cli.root import new_app
 
 #: The module of each command that is loaded alone, by its name. For every other command all are loaded.
@@ -42,7 +46,38 @@ def main() -> None:
         from schedulemesh.cli import completion, http_gateway
 
         completion.connect = http_gateway.at_once
-    app_for(words or completed)()
+    with output_errors():
+        app_for(words or completed)()
+
+
+#: Why a disk, or what stands for one, does not take output: it is full, or broken.
+_NOT_TAKEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+@contextmanager
+def output_errors() -> Iterator[None]:
+    """Within, output that cannot be written ends the process with the exit code 1: with a sentence on stderr,
+    or silently where its reader has gone.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.EPIPE, *_NOT_TAKEN):
+            raise
+        _discard_output()
+        if error.errno != errno.EPIPE:
+            note(f"the output cannot be written: {error.strerror}")
+        sys.exit(1)
+
+
+def _discard_output() -> None:
+    """Have the end of Python write what is left of the output nowhere, which would fail once more."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _completed_words() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +74,8 @@ def history(
     def look(gateway: Any) -> Listing:
         facts = gateway.ask(request, Details).facts
         names = ((NameOf.TASK, task), (NameOf.POOL, pool), (NameOf.OWNER, owner))
-        return attempt_listing(facts, () if facts["attempts"] else unknown_names(gateway, names))
+        unknown = () if facts["attempts"] else unknown_names(gateway, names)
+        return attempt_listing(facts, (*unknown, *_remarks_on_future(begin)))
 
     show(target, view, look, select, on_events=True)
 
@@ -93,10 +95,12 @@ def usage(
     from schedulemesh.api.history import QueryUsage
     from schedulemesh.protocol.answers import Details
 
-    request = QueryUsage(by=by, since=_moment(since) or 0.0, until=_moment(until), label=label)
+    begin, end = _moment(since), _moment(until)
+    request = QueryUsage(by=by, since=begin or 0.0, until=end, label=label)
 
     def look(gateway: Any) -> Listing:
-        return usage_listing(by, gateway.ask(request, Details).facts)
+        facts = gateway.ask(request, Details).facts
+        return usage_listing(by, facts, _remarks_on_future(begin, end))
 
     show(target, view, look)
 
@@ -199,7 +203,7 @@ def attempt_listing(facts: dict[str, Any], notes: tuple[str, ...] = ()) -> Listi
     )
 
 
-def usage_listing(by: str, facts: dict[str, Any]) -> Listing:
+def usage_listing(by: str, facts: dict[str, Any], notes: tuple[str, ...] = ()) -> Listing:
     """The answer to QueryUsage."""
     span = f"{local_time(facts['since'])} to {local_time(facts['until'])}"
     return Listing(
@@ -207,7 +211,7 @@ def usage_listing(by: str, facts: dict[str, Any]) -> Listing:
         rows=facts["usage"],
         columns=(Column(heading=by, key=by), *_USAGE),
         name=by,
-        notes=(span, *_delay(facts)),
+        notes=(span, *notes, *_delay(facts)),
     )
 
 
@@ -232,6 +236,16 @@ def _delay(facts: dict[str, Any]) -> tuple[str, ...]:
 
 def _moment(text: str | None) -> float | None:
     return None if text is None else moment(text)
+
+
+def _remarks_on_future(begin: float | None, end: float | None = None) -> tuple[str, ...]:
+    """What is said of times that are yet to come."""
+    now = time.time()
+    if begin is not None and begin > now:
+        return ("--since is in the future; what has not ended by now is taken to go on until then",)
+    if end is not None and end > now:
+        return ("--until is in the future; what there is ends now",)
+    return ()
 
 
 def _required_labels(select: Select) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target, note
 from schedulemesh.cli.exits import accepted
@@ -32,7 +33,7 @@ from schedulemesh.errors import (
     SchedulerNotFoundError,
     SchedulerUnavailableError,
 )
-from schedulemesh.protocol.answers import AnswerT, Response, decode_answer
+from schedulemesh.protocol.answers import AnswerT, Details, Response, decode_answer
 from schedulemesh.protocol.credentials import (
     ENVIRONMENT_VARIABLE,
 )
@@ -110,7 +111,19 @@ def at_url(target: Target) -> Iterator[HttpGateway]:
     except OSError as error:
         raise SchedulerUnavailableError(f"nothing answers at {url} ({error})") from None
     with closing(gateway):
+        if target.name is not None or target.namespace is not None:
+            _check_name(gateway, url)
         yield gateway
+
+
+def _check_name(gateway: HttpGateway, url: str) -> None:
+    """Raise SchedulerNotFoundError where another scheduler than the one that was named is at the URL."""
+    about = gateway.ask(GetAbout(), Details).facts
+    if (about["name"], about["namespace"]) != (gateway.name, gateway.namespace):
+        raise SchedulerNotFoundError(
+            f"at {url} is scheduler {about['name']!r} in namespace {about['namespace']!r}, not "
+            f"{gateway.name!r} in {gateway.namespace!r}; leave both out, or give the address of the other one"
+        )
 
 
 @contextmanager

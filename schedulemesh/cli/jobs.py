@@ -123,7 +123,7 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
     return {
         "pool_name": job.pool,
         "labels": pairs(job.label or (), "--label", "a label is LABEL=VALUE"),
-        "estimated_duration": None if job.time is None else seconds(job.time, "--time"),
+        "estimated_duration": None if job.time is None else _positive_seconds(job.time, "--time"),
         "max_run_s": None if job.max_run is None else seconds(job.max_run, "--max-run"),
         "on_time_limit": job.on_time_limit,
         "idle_s": None if job.idle is None else seconds(job.idle, "--idle"),
@@ -155,6 +155,13 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "max_preemptions": job.max_preemptions,
         "detached": job.detached,
     }
+
+
+def _positive_seconds(text: str, option: str) -> float:
+    """A duration above zero. Raises InvalidRequestError."""
+    from schedulemesh.domain.numbers import MAX_DURATION_S, parse_positive
+
+    return parse_positive(seconds(text, option), option, MAX_DURATION_S)
 
 
 @command(app)
@@ -283,8 +290,10 @@ def _logs(
     from schedulemesh.api.logs import STREAMS
     from schedulemesh.protocol.answers import TaskLog
 
-    first = gateway.ask(msgspec.structs.replace(request, limit=1), TaskLog).stream
-    for name in STREAMS if first and request.stream is None else (first,):
+    first = gateway.ask(msgspec.structs.replace(request, limit=1), TaskLog)
+    if not first.attempt:
+        note(f"task {request.task_id!r} has not started: it is {first.state}")
+    for name in STREAMS if first.stream and request.stream is None else (first.stream,):
         one = msgspec.structs.replace(request, stream=name or None)
         yield name, _log(gateway, one, follow=follow, tail=tail)
 

@@ -58,6 +58,10 @@ def _selector(model: str | None, labels: Mapping[str, str]) -> dict[str, str]:
 
     if model is None:
         return dict(labels)
+    if not all(name.strip() for name in model.split(",")):
+        raise InvalidRequestError(
+            f"the model of GPU is {model!r}; it takes a name such as H100, or several as H100,A100"
+        )
     if ACCELERATOR_TYPE in labels:
         raise InvalidRequestError(
             f"a model of GPU is given twice, as {model!r} and by the label {ACCELERATOR_TYPE}; say it once"

@@ -70,6 +70,7 @@ def repeat(
     view: View, look: Callable[[], Found], pause: Callable[[float], None] = time.sleep
 ) -> None:
     """Print what ``look`` finds, once or, with ``--watch``, until interrupted, with pauses in between."""
+    view.check()
     if view.watch and sys.stdout.isatty() and view.output in (Format.TABLE, Format.WIDE):
         _watch_on_screen(view, look, pause)
         return

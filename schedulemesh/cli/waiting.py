@@ -68,10 +68,17 @@ def wait(
     reached = [row for row in rows if _has_reached(row, how_far)]
     emit(Listing(kind="tasks", rows=rows, columns=_STATES, name="task_id"), output)
     if len(reached) < enough:
-        note(f"{len(rows) - len(reached)} of {len(rows)} tasks are not {until} after {timeout}")
+        note(
+            f"{len(rows) - len(reached)} of {len(rows)} tasks are not {until} after {_with_unit(timeout)}"
+        )
         return ExitCode.TIMED_OUT
     failed = [row for row in reached if row["state"] in _FAILED]
     return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def _with_unit(timeout: str | None) -> str:
+    """The longest wait as it was given; a number without a unit is one of seconds."""
+    return f"{timeout}s" if timeout and timeout[-1].isdigit() else str(timeout)
 
 
 #: States of tasks that have ended and were not completed.

@@ -136,7 +136,7 @@ def check_repeat(duration_s: float, repeat: str) -> None:
     if repeat not in PERIODS_S:
         allowed = ", ".join(map(repr, REPEATS))
         raise InvalidRequestError(
-            f"repeat is {shown(repeat)}; allowed are {allowed}, and None for once"
+            f"repeat is {shown(repeat)}; allowed are {allowed}; leave it out for a window that comes once"
         )
     if duration_s >= PERIODS_S[repeat]:
         raise InvalidRequestError(

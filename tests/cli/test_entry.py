@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -98,3 +100,31 @@ def test_the_process_says_what_the_app_says():
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert "schedulemesh" in done.stdout
         assert not done.stderr
+
+
+def output_to(stdout, *words):
+    """The exit code of a process with this output, and what it says."""
+    command = [sys.executable, "-X", "dev", "-m", "schedulemesh", *words]
+    done = subprocess.run(command, check=False, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("words", [["version"], ["version", "-o", "json"], ["help"], ["--help"]])
+def test_output_that_cannot_be_written_ends_with_a_sentence(words):
+    with Path("/dev/full").open("wb") as full:
+        said = output_to(full, *words)
+    assert said == (1, "the output cannot be written: No space left on device\n")
+
+
+def test_a_reader_that_has_gone_is_not_told():
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert output_to(writing, "version") == (1, "")
+    os.close(writing)
+
+
+def test_a_command_without_an_output_runs():
+    program = f"{shlex.quote(sys.executable)} -m schedulemesh version >&-"
+    done = subprocess.run(["sh", "-c", program], check=True, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == ""

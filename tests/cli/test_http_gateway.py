@@ -181,6 +181,15 @@ def test_a_url_is_an_address(api, run, monkeypatch):
     assert "nothing answers at http://127.0.0.1:1" in done.stderr
 
 
+def test_another_scheduler_than_the_named_one_at_a_url_is_refused(api, run, monkeypatch):
+    monkeypatch.setenv("SCHEDULEMESH_TOKEN", api.token)
+    done = run("status", "--name", "nope", "--address", api.url)
+    assert done.exit_code == ExitCode.NOT_FOUND
+    assert "is scheduler 'mesh' in namespace" in done.stderr
+    assert "not 'nope'" in done.stderr
+    assert run("status", "--name", "mesh", "--address", api.url).exit_code == 0
+
+
 @pytest.mark.parametrize("version", [b'{"version": "4", "ray_version": "2.60.0"}', None])
 def test_the_address_of_rays_dashboard_is_named(run, monkeypatch, version):
     class Dashboard(http.server.BaseHTTPRequestHandler):

@@ -68,3 +68,12 @@ def test_a_log_that_is_followed_ends_with_its_task(agent, scheduler, run):
     scheduler.calls.wait("训练")
     done = run("logs", "训练", "--follow")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "step 1\nStep 2\n", "a warning\n")
+
+
+def test_of_a_task_that_waits_it_is_said_that_it_has_not_started(scheduler, run):
+    scheduler.pool()
+    scheduler.submit("runs", cpu=4)
+    scheduler.submit("waits", cpu=4, queue=True)
+    done = run("logs", "waits")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == "task 'waits' has not started: it is queued\n"

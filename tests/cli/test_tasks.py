@@ -115,6 +115,27 @@ def test_a_filter_for_a_state_that_there_is_not_is_refused(scheduler, run, comma
     assert run(command, "-f", "state=Running").exit_code == 0
 
 
+def test_a_filter_of_jobs_for_a_reason_that_there_is_not_is_refused(scheduler, run):
+    done = run("jobs", "-f", "reason=insuficient_quota")
+    assert (done.exit_code, "did you mean 'insufficient_quota'" in done.stderr) == (2, True)
+    for reason in ("insufficient_quota", "run_raised", ""):
+        assert run("jobs", "-f", f"reason={reason}").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "remark"),
+    [
+        (("history", "--since", "2100-01-01"), "--since is in the future; what has not ended"),
+        (("usage", "--since", "2100-01-01"), "--since is in the future; what has not ended"),
+        (("usage", "--until", "2100-01-01"), "--until is in the future; what there is ends now"),
+    ],
+)
+def test_times_that_are_yet_to_come_are_remarked_on(scheduler, run, words, remark):
+    done = run(*words)
+    assert (done.exit_code, remark in done.stderr) == (0, True), done.stderr
+    assert "in the future" not in run(words[0], "--since", "1d").stderr
+
+
 def test_a_filter_of_the_queue_for_a_reason_that_there_is_not_is_refused(scheduler, run):
     done = run("queue", "-f", "reason=insuficient_quota")
     assert (done.exit_code, done.stdout) == (2, "")

@@ -119,6 +119,12 @@ def test_audit_shows_who_changed_what(scheduler, run, form, width):
     assert scheduler.calls.audit(outcome=DONE)["changes"] == rows
 
 
+def test_of_somebody_who_changed_nothing_that_is_said(scheduler, run):
+    scheduler.pool()
+    assert "there is no change by 'nobody'" in run("audit", "--who", "nobody").stderr
+    assert "nobody" not in run("audit").stderr
+
+
 def test_changes_are_appended_to_a_file_once(scheduler, run, tmp_path):
     path = tmp_path / "audit.jsonl"
 

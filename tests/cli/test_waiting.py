@@ -33,6 +33,8 @@ def test_one_of_several_is_enough_where_that_is_asked_for(filled, run):
     assert late.exit_code == ExitCode.TIMED_OUT
     assert "1 of 2 tasks are not running after 0s" in late.stderr
     assert "insufficient_quota" in late.stdout
+    late = run("wait", "one", "two", "--until", "running", "--timeout", "0")
+    assert "after 0s" in late.stderr
 
 
 def test_the_exit_code_says_whether_they_were_completed(filled, run):
