@@ -616,3 +616,78 @@ def test_a_save_is_reported_while_the_driver_runs_until_the_supervisor_has_taken
     runner.cancel("t")
     run.ended()
     assert len(channel.saved) <= taken + 1
+
+
+class SetClock:
+    """The time for the runner, whose wall clock is set during the test. Files have the time of the test."""
+
+    def __init__(self):
+        self.ahead_s = 0.0
+
+    def time(self):
+        return time.time() + self.ahead_s
+
+    def monotonic(self):
+        return time.monotonic()
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0, 0.0])
+def test_a_save_counts_after_the_clock_was_set(make, channel, monkeypatch, ahead_s):
+    clock = SetClock()
+    monkeypatch.setattr(job_runner, "time", clock)
+    clock.ahead_s = ahead_s
+    runner = make("")
+    runner._checkpoints.mkdir(parents=True)
+    report = runner._saved.report
+
+    def save(name):
+        file = runner._checkpoints / name
+        file.write_text("1")
+        os.utime(file, (clock.time(), clock.time()))
+
+    save("first")
+    report()
+    assert len(channel.saved) == 1
+    clock.ahead_s = 0.0
+    report()
+    assert len(channel.saved) == 1, "what was saved before is no news"
+    save("second")
+    report()
+    assert len(channel.saved) == 2
+    assert all(0.0 <= ago_s < 30.0 for ago_s in channel.saved)
+
+
+def test_what_was_saved_before_the_attempt_is_no_news_when_the_clock_is_set_forward_and_back(
+    make, channel, monkeypatch
+):
+    clock = SetClock()
+    monkeypatch.setattr(job_runner, "time", clock)
+    runner = make("")
+    old = runner._checkpoints / "old"
+    old.parent.mkdir(parents=True)
+    old.write_text("1")
+    os.utime(old, (time.time() - 60.0, time.time() - 60.0))
+    for clock.ahead_s in (3600.0, 0.0, -30.0, 0.0):
+        runner._saved.report()
+    assert channel.saved == []
+
+
+@pytest.mark.parametrize(
+    ("attempt", "file", "restored"),
+    [
+        (1, "checkpoint/step-7/a", None),
+        (2, "checkpoint/step-7/a", True),
+        (2, "checkpoint", False),
+        (2, "attempt-1/saved", True),
+        (2, "attempt-1/signals", False),
+    ],
+)
+def test_a_runner_says_whether_its_attempt_begins_with_what_was_saved(
+    make, attempt, file, restored
+):
+    runner = make("", attempt=attempt)
+    folder = runner._folder if file.startswith("attempt") else runner._checkpoints.parent
+    path = folder / file
+    path.parent.mkdir(parents=True)
+    path.write_text("1") if path.name in ("a", "saved") else path.mkdir()
+    assert runner.begins_from_saved() is restored

@@ -373,6 +373,7 @@ class Mesh:
         devices: Devices | None = None,
         room: str = "",
         capabilities: tuple[str, ...] = (),
+        state_restored: bool | None = None,
     ) -> Any:
         """The agent runs: where the state assumes, unless said otherwise."""
         order = self.starts.pop(name)
@@ -393,6 +394,7 @@ class Mesh:
                 members=members,
                 room=room,
                 capabilities=capabilities,
+                state_restored=state_restored,
             )
         ).outcome
 

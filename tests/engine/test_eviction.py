@@ -566,6 +566,25 @@ def test_a_job_that_has_saved_in_an_earlier_attempt_can_be_saved():
     assert can_be_saved(mesh.state, mesh.state.agents["j"])
 
 
+@pytest.mark.parametrize(
+    ("saves", "reported", "restored"),
+    [(True, None, True), (True, False, False), (False, None, False), (False, True, True)],
+)
+def test_a_job_returns_with_what_it_has_saved(saves, reported, restored):
+    mesh = job_of()
+    (first,) = (fact for fact in mesh.facts if type(fact).__name__ == "AgentStarted")
+    assert first.state_restored is None
+    if saves:
+        writes(mesh)
+    mesh.submit("high", priority=9.0, cpu=2, gpu=1)
+    mesh.leave("j")
+    mesh.report("high")
+    mesh.complete("high")
+    mesh.report("j", state_restored=reported)
+    second = [fact for fact in mesh.facts if type(fact).__name__ == "AgentStarted"][-1]
+    assert (second.agent_name, second.state_restored) == ("j", restored)
+
+
 def test_a_job_that_wrote_nothing_has_lost_all():
     mesh = job_of()
     mesh.submit("high", priority=9.0, cpu=2, gpu=1)

@@ -162,6 +162,10 @@ class AgentHost:
             self._sm_restore_failed = True
             self._sm_restored = _restore(built, init.saved)
             self._sm_restore_failed = False
+        elif init.job is not None:
+            # The runner of an adopted job does not say.
+            begins_from_saved = getattr(built, "begins_from_saved", lambda: None)
+            self._sm_restored = begins_from_saved()
         return built
 
     def _sm_report(self) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -211,13 +212,22 @@ def _is_occupied(folder: Path) -> bool:
     return False
 
 
-def last_written(folder: Path) -> float:
-    """When a file below a folder was last written, in seconds since 1970; 0: there is none."""
+def contains_file(folder: Path) -> bool:
+    """Whether there is a file in a folder, or in one below it."""
+    return any(files for _, _, files in os.walk(folder))
+
+
+def last_written(folder: Path, limit: float = math.inf) -> float:
+    """When a file below a folder was last written, in seconds since 1970; 0: there is none. Files with a time
+    after ``limit`` do not count.
+    """
     newest = 0.0
     for at, _, files in os.walk(folder):
         for name in files:
             with suppress(OSError):
-                newest = max(newest, (Path(at) / name).stat().st_mtime)
+                written_at = (Path(at) / name).stat().st_mtime
+                if newest < written_at <= limit:
+                    newest = written_at
     return newest
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import shlex
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import ray
 
@@ -24,6 +25,7 @@ from schedulemesh.core.agent.exec_process import begin_exec
 from schedulemesh.core.agent.job_devices import JobDevices
 from schedulemesh.core.agent.job_folders import (
     LogWriter,
+    contains_file,
     job_folder,
     last_written,
     occupy,
@@ -46,6 +48,8 @@ _ALIVE_S = 3600.0
 #: Seconds between two looks for what the driver has saved, and by how many times the duration of a look they
 #: are longer: the folder may be large, or far away.
 _SAVED_S, _SAVED_FACTOR = 10.0, 20.0
+#: By how many seconds the wall clock must have been set back, so that it counts as set.
+_CLOCK_STEP_S = 1.0
 #: What a shell exits with where there is no such command, and where it cannot be run.
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 #: What a shell adds to the number of the signal that has ended its command, and the highest such number.
@@ -108,6 +112,14 @@ class JobRunner:
         #: How many processes the kernel killed on this node while the driver ran, because memory was short.
         self._oom_kills = 0
         self._devices = JobDevices(job, command, node_id())
+
+    def begins_from_saved(self) -> bool | None:
+        """Whether the driver finds something in its checkpoint folder, or an earlier attempt on this node has
+        said that it saved something; None: this is the first attempt.
+        """
+        if self._job.attempt == 1:
+            return None
+        return contains_file(self._checkpoints) or any(self._folder.glob("attempt-*/saved"))
 
     def run_driver(self) -> dict[str, Any]:
         """Run the driver to its end: its exit code, the attempt, and the node. Raises JobFailedError for
@@ -378,8 +390,11 @@ class _SavedWork:
     def __init__(self, checkpoints: Path, mark: Path) -> None:
         #: ``mark``: the file that the driver touches when it says so.
         self._checkpoints, self._mark = checkpoints, mark
-        self._began = time.time()
-        self._reported = 0.0
+        self._began = _Moment.at(time.time())
+        #: The time of the newest file that was reported.
+        self._reported = _Moment.at(0.0)
+        #: The most that the wall clock was ahead of the monotonic one.
+        self._latest_offset = self._began.offset
         self._lock = threading.Lock()
 
     def follow(self, ended: threading.Event) -> None:
@@ -394,19 +409,55 @@ class _SavedWork:
         """Tell the supervisor when something was saved, if that is not known to it."""
         channel = current()
         with self._lock:
-            newest = max(last_written(self._checkpoints), _written_at(self._mark))
-            if channel is None or newest < self._began or newest <= self._reported:
+            limit = self._latest_file_time()
+            newest = max(last_written(self._checkpoints, limit), _written_at(self._mark, limit))
+            if channel is None or newest < self._began.by_now or newest <= self._reported.by_now:
                 return
             if channel.work_saved(max(0.0, time.time() - newest)):
-                self._reported = newest
+                self._reported = _Moment.at(newest)
+
+    def _latest_file_time(self) -> float:
+        """After which time no file counts. Where the clock was set back, those that lie ahead of it were
+        written before that; otherwise they are those of a file server with another clock.
+        """
+        offset = _clock_offset()
+        self._latest_offset = max(self._latest_offset, offset)
+        was_set_back = self._latest_offset - offset > _CLOCK_STEP_S
+        return time.time() + _CLOCK_STEP_S if was_set_back else math.inf
 
 
-def _written_at(file: Path) -> float:
-    """When a file was written, in seconds since 1970; 0: there is none."""
+class _Moment(NamedTuple):
+    """A time of the wall clock, and what that was ahead of the monotonic clock then, in seconds."""
+
+    time_s: float
+    offset: float
+
+    @classmethod
+    def at(cls, time_s: float) -> _Moment:
+        """A time of the clock as it is set now."""
+        return cls(time_s, _clock_offset())
+
+    @property
+    def by_now(self) -> float:
+        """What the clock would have said at that moment, as it is set now. Only a step back counts: files
+        keep their times when it is set forward.
+        """
+        step = _clock_offset() - self.offset
+        return self.time_s + step if step < -_CLOCK_STEP_S else self.time_s
+
+
+def _clock_offset() -> float:
+    """Seconds that the wall clock is ahead of the monotonic one; it changes when the clock is set."""
+    return time.time() - time.monotonic()
+
+
+def _written_at(file: Path, limit: float) -> float:
+    """When a file was written, in seconds since 1970; 0: there is none, or its time is after ``limit``."""
     try:
-        return file.stat().st_mtime
+        written_at = file.stat().st_mtime
     except OSError:
         return 0.0
+    return written_at if written_at <= limit else 0.0
 
 
 class _Output(threading.Thread):

@@ -29,7 +29,7 @@ from schedulemesh.engine.admission.requeue import (
     return_of,
     task_without_room,
 )
-from schedulemesh.engine.lifecycle.eviction import task_cancelled, task_in
+from schedulemesh.engine.lifecycle.eviction import saves_by_itself, task_cancelled, task_in
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,
@@ -174,8 +174,8 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
     submission = agent.phase.submission
     restored, group_id = stimulus.state_restored, agent.place.group_id
     task_ids = tx.state.running.on_agent(stimulus.agent_name)
-    if restored is None and _have_run_before(tx.state, task_ids):
-        restored = False  # nothing of its earlier attempts was saved
+    if restored is None:
+        restored = _begins_from_saved(tx.state, agent, task_ids)
     if group_id is not None and not is_placed(tx.state, group_id):
         return None  # its group was lost while it started, and it is being stopped
     tx.emit(
@@ -215,13 +215,19 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
     return tx.answer(submission.request_id, accepted)
 
 
-def _have_run_before(state: MeshState, task_ids: tuple[str, ...]) -> bool:
-    """Whether a task that an agent is started for has had an attempt before."""
-    for task_id in task_ids:
-        attempts = state.running.by_id[task_id].attempts
-        if attempts is not FIRST_ATTEMPT and attempts.number > 1:
-            return True
-    return False
+def _begins_from_saved(state: MeshState, agent: Agent, task_ids: tuple[str, ...]) -> bool | None:
+    """Whether what an agent is started for begins from what it saved in an earlier attempt, where no state
+    was given to it: a job or a lease does if it has saved anything. None: it had no earlier attempt.
+    """
+    earlier = [
+        attempts
+        for task_id in task_ids
+        if (attempts := state.running.by_id[task_id].attempts) is not FIRST_ATTEMPT
+        and attempts.number > 1
+    ]
+    if not earlier:
+        return None
+    return saves_by_itself(agent) and any(attempts.has_saved for attempts in earlier)
 
 
 def order_runs(tx: Transaction, agent: Agent) -> None:

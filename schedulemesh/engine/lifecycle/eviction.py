@@ -168,7 +168,7 @@ def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
     saved_at = stimulus.saved_at
     newest_at = task.saved_at if stimulus.restorable else None
     if saved_at is not None and newest_at is not None and saved_at < newest_at:
-        if not _saves_by_itself(tx.state, task):
+        if not saves_by_itself(tx.state.agents.get(task.agent_name)):
             return
         saved_at = newest_at  # what it wrote later is not lost either
     tx.emit(
@@ -182,9 +182,10 @@ def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
     )
 
 
-def _saves_by_itself(state: MeshState, task: RunningTask) -> bool:
-    """Whether ``saved_at`` of the task may be the time of what it wrote by itself, and not of a state."""
-    agent = state.agents.get(task.agent_name)
+def saves_by_itself(agent: Agent | None) -> bool:
+    """Whether ``saved_at`` of its tasks may be the time of what they wrote by themselves, and not of a state:
+    it is a job or a lease.
+    """
     return agent is not None and isinstance(agent.spec.payload, (JobPayload, LeasePayload))
 
 
