@@ -8,6 +8,7 @@ is imported only there (``store.server``).
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -55,6 +56,9 @@ class FileConnection:
     def __init__(self, path: Path) -> None:
         uri = f"file:{quote(str(path))}?mode=rw"
         self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._log = f"{path}-wal"
+        #: The inode of the write-ahead log; None: no transaction has opened it yet.
+        self._log_inode: int | None = None
         self.is_open = True
         try:
             set_pragmas(self._connection)
@@ -72,6 +76,26 @@ class FileConnection:
         except BaseException:
             self._roll_back()
             raise
+        if self._log_inode is None:
+            self._log_inode = inode_of(self._log)
+
+    def has_lost_log(self) -> bool:
+        """Whether its write-ahead log was removed or replaced: it still writes to that file, which nobody
+        finds after it.
+        """
+        return self._log_inode is not None and inode_of(self._log) != self._log_inode
+
+    def save_lost_log(self) -> None:
+        """Copy what is in its write-ahead log into the file, and close it. Raises sqlite3.Error where a
+        reader prevents that; then it stays open.
+        """
+        ((is_busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if is_busy:
+            raise sqlite3.OperationalError(
+                f"{self._log} was removed or replaced while it was in use, and another process that reads "
+                "the file keeps its content from being saved; end that process"
+            )
+        self.close()
 
     def rows(self, query: str, values: Values = {}) -> list[tuple[Any, ...]]:  # noqa: B006  # read only
         """See JournalConnection."""
@@ -97,6 +121,14 @@ class FileConnection:
                 self._connection.execute("ROLLBACK")
         if self._connection.in_transaction:
             self.close()
+
+
+def inode_of(path: str) -> int | None:
+    """The inode of a file; None: there is none."""
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116  # in every commit; pathlib is slower
+    except FileNotFoundError:
+        return None
 
 
 def set_pragmas(connection: Any, _record: object = None) -> None:

@@ -67,6 +67,8 @@ class HighMark:
         surely on disk, and the mark stays as it was.
         """
         with journal_errors(f"{self._path} cannot be written"):
+            if self._file is not None and os.fstat(self._file).st_nlink == 0:
+                self.close()  # the file was removed
             new = self._file is None
             if self._file is None:
                 self._file = opened(self._path, os.O_RDWR | os.O_CREAT)

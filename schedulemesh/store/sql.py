@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
 from schedulemesh.store import notes, statements
 from schedulemesh.store.address import Address, JournalAddress
-from schedulemesh.store.connections import JournalConnection, ServerError
+from schedulemesh.store.connections import FileConnection, JournalConnection, ServerError
 from schedulemesh.store.damage import refused
 from schedulemesh.store.disk import is_of_content, reason_of, was_not_written
 from schedulemesh.store.files import SUFFIXES, WriterLock, beside
@@ -82,6 +82,8 @@ class SqlJournal:
         self._lock: WriterLock | None = None
         self._high_mark: HighMark | None = None
         self._connection: JournalConnection | None = None
+        #: How often the write-ahead log was removed or replaced while it was in use.
+        self._lost_logs = 0
         with _journal_errors(f"the journal {address} cannot be opened"):
             prepare(address, must_exist=must_exist)
         if address.path is not None:
@@ -369,6 +371,7 @@ class SqlJournal:
             raise JournalError(f"the journal {self.address} was closed")
         if self.address.path is not None:
             self._check_same_file()
+            self._check_same_log()
         if self._connection is None or not self._connection.is_open:
             self._connection = connect(self.address)
             if self.address.url is not None and self._epoch:
@@ -382,6 +385,19 @@ class SqlJournal:
             return
         if os.stat(path).st_ino != self._lock.inode:  # noqa: PTH116  # in every commit; pathlib is slower
             raise JournalError(f"the file {path} was replaced by another while it was in use")
+
+    def _check_same_log(self) -> None:
+        """Save what is in a write-ahead log that was removed or replaced; a new connection makes another."""
+        connection = self._connection
+        if isinstance(connection, FileConnection) and connection.has_lost_log():
+            connection.save_lost_log()
+            self._lost_logs += 1
+            logger.error(
+                "%s-wal was removed or replaced while it was in use, %d times so far; its content was saved "
+                "in the journal's file, and nothing is lost. Remove no file beside a journal in use",
+                self.address.path,
+                self._lost_logs,
+            )
 
     @contextlib.contextmanager
     def _transaction(self, what: str) -> Iterator[JournalConnection]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
 
 import pytest
 
@@ -129,4 +130,76 @@ def test_a_commit_whose_mark_cannot_be_written_is_rolled_back(tmp_path, monkeypa
             write(journal, fact(2))
     write(journal, fact(3))
     assert epochs(journal) == [1, 3]
+    journal.close()
+
+
+def copied(path, folder):
+    """The files of a journal as a process would find them that starts after this one was killed."""
+    folder.mkdir(mode=0o700)
+    for file in path.parent.glob("j.sqlite*"):
+        if not file.name.endswith("-shm"):
+            shutil.copy(file, folder / file.name)
+    return folder / path.name
+
+
+@pytest.mark.parametrize("removed", [["-wal"], ["-wal", "-shm"], ["-wal", "-shm", ".newest"]])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_log_that_is_removed_in_use_is_saved_at_the_next_commit(
+    tmp_path, removed, replaced, caplog
+):
+    path = tmp_path / "used" / "j.sqlite"
+    path.parent.mkdir(mode=0o700)
+    journal = SqlJournal(path)
+    journal.begin()
+    for number in (1, 2):
+        write(journal, fact(number))
+    for suffix in removed:
+        file = path.with_name(f"j.sqlite{suffix}")
+        file.unlink()
+        if replaced and suffix == "-wal":
+            file.touch(mode=0o600)
+    for number in (3, 4):
+        write(journal, fact(number))
+    again = SqlJournal(copied(path, tmp_path / "copy"), must_exist=True)
+    assert epochs(again) == [1, 2, 3, 4]
+    again.close()
+    assert caplog.text.count("was removed or replaced while it was in use, 1 times") == 1
+    journal.close()
+    whole = SqlJournal(path, must_exist=True)
+    assert epochs(whole) == [1, 2, 3, 4]
+    whole.close()
+
+
+def test_a_removed_log_that_a_reader_keeps_from_being_saved_takes_no_commit(tmp_path):
+    path = tmp_path / "j.sqlite"
+    journal = SqlJournal(path)
+    journal.begin()
+    write(journal, fact(1))
+    journal._connection.change("PRAGMA busy_timeout=10")
+    reader = sqlite3.connect(path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM schedulemesh_commits").fetchall()
+    write(journal, fact(2))
+    log(path).unlink()
+    with pytest.raises(JournalError, match=r"-wal was removed .* end that process"):
+        write(journal, fact(3))
+    reader.close()
+    write(journal, fact(3))
+    again = SqlJournal(copied(path, tmp_path / "copy"), must_exist=True)
+    assert epochs(again) == [1, 2, 3]
+    again.close()
+    journal.close()
+
+
+def test_a_mark_that_is_removed_in_use_is_written_again(tmp_path):
+    path = tmp_path / "j.sqlite"
+    journal = SqlJournal(path)
+    journal.begin()
+    write(journal, fact(1))
+    newest(path).unlink()
+    write(journal, fact(2))
+    copy = copied(path, tmp_path / "copy")
+    log(copy).unlink()
+    with pytest.raises(JournalError, match="commit 2 of epoch 1 was on disk"):
+        SqlJournal(copy, must_exist=True)
     journal.close()
