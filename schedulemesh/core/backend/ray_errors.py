@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from grpc import RpcError
 from ray.exceptions import RayError
 
 from schedulemesh.runtime.backend import BackendError
@@ -12,10 +13,10 @@ from schedulemesh.runtime.backend import BackendError
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Within, a RayError becomes a BackendError whose cause it is."""
+    """Within, an error of Ray, or of gRPC below it, becomes a BackendError whose cause it is."""
     try:
         yield
-    except RayError as error:
+    except (RayError, RpcError) as error:
         raise BackendError(short(error)) from error
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from grpc import RpcError
 from ray import ActorID, JobID
 from ray._private.gcs_utils import create_gcs_channel
 from ray._private.internal_api import node_stats
@@ -128,7 +129,8 @@ def lost_by_node() -> dict[str, Resources]:
     amounts: dict[str, Resources] = {}
     for node_id, free in free_by_node().items():
         taken = _unallocated(node_id).beyond(free)
-        if taken and (lost := taken.beyond(_held_by_tasks(node_id))):
+        held_by_tasks = _held_by_tasks(node_id) if taken else None
+        if held_by_tasks is not None and (lost := taken.beyond(held_by_tasks)):
             amounts[node_id] = lost
     return amounts
 
@@ -137,16 +139,22 @@ def _is_held_by_tasks(node_id: str, allocated: Resources, need: Resources) -> bo
     """Whether plain tasks hold all that Ray has given on a node beside actors and groups. Otherwise a part of
     it may be for a process that is being started.
     """
-    return not allocated.beyond(_held_by_tasks(node_id)).helps(need)
+    held_by_tasks = _held_by_tasks(node_id)
+    return held_by_tasks is not None and not allocated.beyond(held_by_tasks).helps(need)
 
 
-def _held_by_tasks(node_id: str) -> Resources:
+def _held_by_tasks(node_id: str) -> Resources | None:
     """What plain tasks hold on a node. It is in none of Ray's tables, so the processes there are asked. What
-    a task has lent while it waits for others is included.
+    a task has lent while it waits for others is included. None: the node has died, or does not answer.
     """
-    (node,) = (node for node in ray.nodes() if node["NodeID"] == node_id)
+    node = next((n for n in ray.nodes() if n["NodeID"] == node_id and n["Alive"]), None)
+    if node is None:
+        return None
     address = node["NodeManagerAddress"], node["NodeManagerPort"]
-    workers = node_stats(*address, include_memory_info=False).core_workers_stats
+    try:
+        workers = node_stats(*address, include_memory_info=False).core_workers_stats
+    except RpcError:
+        return None
     return sum_of(
         resources_of(
             {name: _allocated(resource) for name, resource in worker.used_resources.items()}
