@@ -219,15 +219,12 @@ def _begins_from_saved(state: MeshState, agent: Agent, task_ids: tuple[str, ...]
     """Whether what an agent is started for begins from what it saved in an earlier attempt, where no state
     was given to it: a job or a lease does if it has saved anything. None: it had no earlier attempt.
     """
-    earlier = [
-        attempts
-        for task_id in task_ids
-        if (attempts := state.running.by_id[task_id].attempts) is not FIRST_ATTEMPT
-        and attempts.number > 1
-    ]
-    if not earlier:
-        return None
-    return saves_by_itself(agent) and any(attempts.has_saved for attempts in earlier)
+    has_saved: bool | None = None
+    for task_id in task_ids:
+        attempts = state.running.by_id[task_id].attempts
+        if attempts is not FIRST_ATTEMPT and attempts.number > 1:
+            has_saved = bool(has_saved) or attempts.has_saved
+    return has_saved and saves_by_itself(agent)
 
 
 def order_runs(tx: Transaction, agent: Agent) -> None:
