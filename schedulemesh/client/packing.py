@@ -192,7 +192,7 @@ def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
             contents.append(path)
 
     try:
-        _travel(folder, [_excludes_of(folder, [*_left_out(), *excludes])], visit)
+        _travel(folder, [_excludes_of(folder, [*_left_out(), *excludes])], [], visit)
     except InvalidRequestError:
         raise
     except (OSError, ValueError) as error:
@@ -200,17 +200,26 @@ def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
     return sorted(contents)
 
 
-def _travel(path: Path, excludes: Sequence[_Excludes], visit: Callable[[Path], object]) -> None:
-    """Call ``visit`` for a path and each one below it that nothing leaves out, with links followed. Raises
-    OSError, and ValueError for a pattern that git does not have.
+def _travel(
+    path: Path,
+    excludes: Sequence[_Excludes],
+    gitignores: Sequence[_GitIgnore],
+    visit: Callable[[Path], object],
+) -> None:
+    """Call ``visit`` for a path and each one below it that nothing leaves out, with links followed.
+    ``gitignores``: those of the folders above it, the outermost first. Raises OSError, and ValueError for a
+    pattern that git does not have.
     """
-    excludes = [*excludes, *_ignore_files(path)]
-    if any(leaves_out(path) for leaves_out in excludes):
+    if (patterns := _patterns_in(path / ".rayignore")) is not None:
+        excludes = [*excludes, _excludes_of(path, patterns)]
+    if _respects_gitignore() and (patterns := _patterns_in(path / ".gitignore")) is not None:
+        gitignores = [*gitignores, _GitIgnore(path, patterns)]
+    if _is_ignored_by_git(path, gitignores) or any(leaves_out(path) for leaves_out in excludes):
         return
     visit(path)
     if path.is_dir():
         for child in path.iterdir():
-            _travel(child, excludes, visit)
+            _travel(child, excludes, gitignores, visit)
 
 
 def _left_out() -> Sequence[str]:
@@ -219,36 +228,57 @@ def _left_out() -> Sequence[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def _ignore_files(folder: Path) -> Iterable[_Excludes]:
-    """What the files in a folder leave out that say what is not sent."""
-    ignores_gitignore = os.environ.get(_NO_GITIGNORE_VARIABLE, "0") == "1"
-    for name in (".rayignore",) if ignores_gitignore else (".gitignore", ".rayignore"):
-        file = folder / name
-        if file.is_file():
-            as_ray = name == ".rayignore"
-            yield _excludes_of(folder, file.read_text("utf-8").splitlines(), as_ray=as_ray)
+def _respects_gitignore() -> bool:
+    return os.environ.get(_NO_GITIGNORE_VARIABLE, "0") != "1"
 
 
-def _excludes_of(folder: Path, patterns: Iterable[str], *, as_ray: bool = True) -> _Excludes:
-    """Whether patterns leave out a path in a folder, as git reads them; ``as_ray``: only where Ray leaves it
-    out as well, which brings back what lies in a folder that is left out. The folder itself never is, though
-    ``.*`` matches its name.
-    """
-    compiled = [GitIgnoreSpecPattern(pattern) for pattern in patterns]
-    spec = PathSpec(compiled)
+def _patterns_in(file: Path) -> Sequence[str] | None:
+    """The lines of a file that says what is not sent; None: there is no such file."""
+    return file.read_text("utf-8").splitlines() if file.is_file() else None
 
-    def is_ignored(path: Path) -> bool:
-        name = path.relative_to(folder).as_posix()
+
+class _GitIgnore:
+    """The patterns of one folder, of which the last that matches a path decides, as in git."""
+
+    def __init__(self, folder: Path, patterns: Iterable[str]) -> None:
+        self.folder = folder
+        # What ends with ``/**/`` matches folders at any depth below; pathspec takes it for the folder above.
+        self.patterns = [
+            GitIgnoreSpecPattern(f"{pattern}*/" if pattern.endswith("/**/") else pattern)
+            for pattern in patterns
+        ]
+
+    def verdict(self, path: Path) -> bool | None:
+        """Whether the patterns leave out a path itself, whatever becomes of the folders that it lies in;
+        None: none of them matches. The folder itself is none of theirs, though ``.*`` matches its name.
+        """
+        if path == self.folder:
+            return None
+        name = path.relative_to(self.folder).as_posix()
         name = f"{name}/" if path.is_dir() else name
-        includes = [pattern.include for pattern in compiled if _matches(pattern, name)]
-        return bool(includes and includes[-1])
+        includes = [pattern.include for pattern in self.patterns if _matches(pattern, name)]
+        return includes[-1] if includes else None
+
+
+def _is_ignored_by_git(path: Path, gitignores: Sequence[_GitIgnore]) -> bool:
+    """Whether git ignores a path in a folder that it does not ignore: the innermost file that says anything
+    of it decides.
+    """
+    verdicts = (gitignore.verdict(path) for gitignore in reversed(gitignores))
+    return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _excludes_of(folder: Path, patterns: Iterable[str]) -> _Excludes:
+    """Whether patterns leave out a path in a folder, as git reads them, and Ray leaves it out as well, which
+    brings back what lies in a folder that is left out.
+    """
+    rules = _GitIgnore(folder, patterns)
+    spec = PathSpec(rules.patterns)
 
     def leaves_out(path: Path) -> bool:
         ways = [one for one in (path, *path.parents) if one.is_relative_to(folder)][:-1]
-        if not any(map(is_ignored, ways)):
-            return False
         # Ray does not mark folders, so it looks into one that only ``data/`` matches.
-        return not as_ray or any(
+        return any(map(rules.verdict, ways)) and any(
             spec.match_file(one.relative_to(folder).as_posix()) for one in ways
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import shlex
 import subprocess
 import tarfile
@@ -150,6 +151,60 @@ def test_a_file_in_a_folder_that_is_left_out_comes_back_where_ray_sends_it(tmp_p
     (folder / ".rayignore").unlink()
     (folder / ".gitignore").write_text("data/\n!data/small\n")
     assert packed(folder) == [".gitignore"]
+
+
+def listed_by_git(folder):
+    """The files that git does not ignore."""
+    files = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard", "-z"],
+        cwd=folder,
+        env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "XDG_CONFIG_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return sorted(files.split("\0")[:-1])
+
+
+def random_patterns(rng):
+    """Lines of a .gitignore."""
+    names = ("a", "b", "a.x", "b.y", "*.x", "a*", "*", "a/b", "**/b", "a/**", "b/*", "[ab]", "?")
+    return [
+        rng.choice(("", "", "!")) + rng.choice(("", "", "/")) + rng.choice(names) + end
+        for end in (rng.choice(("", "", "/")) for _ in range(rng.randrange(4)))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_gitignore_leaves_out_at_any_depth_is_what_git_ignores(tmp_path, seed):
+    rng = random.Random(seed)
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+        for _ in range(20):
+            names = [rng.choice("ab") for _ in range(rng.randrange(4))]
+            parent = folder.joinpath(*names)
+            if not any(one.is_file() for one in (parent, *parent.parents)):
+                parent.mkdir(parents=True, exist_ok=True)
+                (parent / rng.choice(("a.x", "b.y", "c", "d.x"))).write_text("x")
+                if rng.random() < 0.4:
+                    (parent / ".gitignore").write_text("\n".join(random_patterns(rng)))
+        files = [name for name in packed(folder) if not name.endswith("/")]
+        assert files == listed_by_git(folder)
+
+
+def test_what_a_gitignore_brings_back_that_a_folder_above_leaves_out_is_sent(tmp_path):
+    names = ("logs/keep.log", "logs/b.log", "logs/old/c.log", "gone/keep.log", "ray/keep.tmp")
+    folder = make_tree(tmp_path / "p", **dict.fromkeys(names, "x"))
+    (folder / ".gitignore").write_text("*.log\n/gone/\n")
+    (folder / "logs" / ".gitignore").write_text("!keep.log\n")
+    (folder / "gone" / ".gitignore").write_text("!keep.log\n")
+    # What is left out otherwise, nothing in a .gitignore brings back.
+    (folder / ".rayignore").write_text("*.tmp\n")
+    (folder / "ray" / ".gitignore").write_text("!keep.tmp\n")
+    sent = [name for name in packed(folder) if "ignore" not in name]
+    assert sent == ["logs/keep.log"]
 
 
 def test_gitignore_is_not_respected_where_ray_is_told_so(project, monkeypatch):
