@@ -237,16 +237,21 @@ def _patterns_in(file: Path) -> Sequence[str] | None:
     return file.read_text("utf-8").splitlines() if file.is_file() else None
 
 
+def _written_out(pattern: str) -> str:
+    """A pattern that pathspec reads as git does: what ends with ``/**`` or ``/**/`` matches what is in a
+    folder, at any depth, and not the folder itself, which pathspec takes it for.
+    """
+    if pattern.endswith("/**/"):
+        return f"{pattern}*/"
+    return f"{pattern}/*" if pattern.endswith("/**") else pattern
+
+
 class _GitIgnore:
     """The patterns of one folder, of which the last that matches a path decides, as in git."""
 
     def __init__(self, folder: Path, patterns: Iterable[str]) -> None:
         self.folder = folder
-        # What ends with ``/**/`` matches folders at any depth below; pathspec takes it for the folder above.
-        self.patterns = [
-            GitIgnoreSpecPattern(f"{pattern}*/" if pattern.endswith("/**/") else pattern)
-            for pattern in patterns
-        ]
+        self.patterns = [GitIgnoreSpecPattern(_written_out(pattern)) for pattern in patterns]
 
     def verdict(self, path: Path) -> bool | None:
         """Whether the patterns leave out a path itself, whatever becomes of the folders that it lies in;
