@@ -113,6 +113,21 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(api):
     assert api.gateway.asked == []
 
 
+@pytest.mark.parametrize("path", ["/api/v1/requests", "/api/v1/status", "/healthz"])
+@pytest.mark.parametrize("first", [b"Content-Length: 3", b"Transfer-Encoding: chunked"])
+def test_a_request_with_two_headers_for_its_length_is_refused(api, path, first):
+    both = [b"Content-Length: 3", b"Transfer-Encoding: chunked"]
+    lines = [first, *(line for line in both if line != first)]
+    request = head(api, 3).replace(b"/api/v1/requests", path.encode()).replace(both[0], b"X: y")
+    end = b"Connection: close\r\n"
+    smuggled = b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = sent(api, request.replace(end, b"\r\n".join(lines) + b"\r\n") + smuggled)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"either Content-Length or Transfer-Encoding" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert api.gateway.asked == []
+
+
 def test_a_body_that_does_not_arrive_is_not_waited_for(api, monkeypatch):
     monkeypatch.setattr(guard, "BODY_S", 0.2)
     assert b" 408 " in sent(api, head(api, 10) + b"abc").splitlines()[0]
