@@ -256,7 +256,8 @@ HEARTBEAT = _gauge(
     "agent_heartbeat_age_seconds",
     "seconds",
     "pool agent",
-    "The time since the process of an agent last contacted the supervisor. Each polls at least every 113 s.",
+    "The time since the process of an agent last contacted the supervisor. Each polls at least every 113 s, "
+    "except while it carries out a command, such as a save, that has time left; then it is 0.",
 )
 GROUPS = _gauge(
     "placement_groups",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from types import SimpleNamespace
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.protocol.agents import CommandResult, pack
+from schedulemesh.runtime.agents import command_queue
 from schedulemesh.runtime.agents.registry import Agents
 from tests.runtime.fake_backend import FakeBackend
 
@@ -98,5 +101,39 @@ def test_a_result_with_parts_missing_is_a_failure():
         result = await order
         assert (result.success, result.data) == (False, None)
         assert "missing" in result.error
+
+    asyncio.run(asyncio.wait_for(story(), 10.0))
+
+
+def test_a_process_is_not_silent_while_a_command_that_it_got_has_time_left(monkeypatch):
+    async def story():
+        ahead_s = 0.0
+        monkeypatch.setattr(
+            command_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s)
+        )
+        agents = await agents_with_one()
+        commands = agents.commands
+
+        def silent():
+            return commands.silent_s("a", 1) > 240.0
+
+        save = asyncio.ensure_future(commands.execute("a", 1, "save", 3600.0))
+        await asyncio.sleep(0)
+        ahead_s = 300.0
+        assert silent(), "it has not asked for the command"
+        (command,) = await commands.poll("a", 1)
+        ahead_s = 900.0
+        assert not silent()
+        commands.done(command.command_id, pack(CommandResult()))
+        await save
+        assert not silent(), "it has just answered"
+        ahead_s = 1200.0
+        assert silent()
+        ping = asyncio.ensure_future(commands.execute("a", 1, "ping", 0.01))
+        await asyncio.sleep(0)
+        await commands.poll("a", 1)
+        ahead_s = 1500.0
+        await ping
+        assert silent(), "the time for the command is over"
 
     asyncio.run(asyncio.wait_for(story(), 10.0))

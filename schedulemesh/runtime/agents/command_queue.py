@@ -51,6 +51,16 @@ class CommandQueue:
         """Seconds since the process was started, or last polled."""
         return time.monotonic() - self._last_contact
 
+    def silent_s(self) -> float:
+        """Seconds since the process was to be heard of: since its last contact, or 0 while it has a command
+        whose time is not over, because it polls again only after that.
+        """
+        return 0.0 if self._given else self.seconds_since_contact()
+
+    def note_result(self) -> None:
+        """Its process has answered a command."""
+        self._last_contact = time.monotonic()
+
     def ask(self, received: Iterable[int] = ()) -> asyncio.Future[list[Command]]:
         """Open a poll: a future of the queued commands. An earlier poll is answered with nothing, because its
         process may have died since.

@@ -55,6 +55,11 @@ class AgentCommands:
         queue = self._queue_of(name, incarnation)
         return float("inf") if queue is None else queue.seconds_since_contact()
 
+    def silent_s(self, name: str, incarnation: int) -> float:
+        """See CommandQueue; infinite: the agent is unknown."""
+        queue = self._queue_of(name, incarnation)
+        return float("inf") if queue is None else queue.silent_s()
+
     def is_awaited(self, name: str, incarnation: int) -> bool:
         """Whether somebody waits for the result of a command, whose time is not over: the process may carry
         it out, and polls for nothing else meanwhile.
@@ -89,9 +94,13 @@ class AgentCommands:
         queue.open.add(answer)
         queue.send(command, until)
         try:
-            return await asyncio.wait_for(answer, timeout_s)
+            result = await asyncio.wait_for(answer, timeout_s)
         except (asyncio.TimeoutError, TimeoutError):
             return None
+        else:
+            if result is not None:
+                queue.note_result()
+            return result
         finally:
             queue.open.discard(answer)
             queue.drop(command)

@@ -93,7 +93,7 @@ class MetricsService(Service):
 
     def _heartbeats(self, state: MeshState) -> Iterator[Sample | None]:
         for name, agent in list(state.agents.items()):
-            age = self._agents.commands.seconds_since_contact(name, agent.incarnation)
+            age = self._agents.commands.silent_s(name, agent.incarnation)
             if agent.process is not None and age < float("inf"):
                 yield Sample((agent.spec.pool_name, name), round(age, 3))
             else:
