@@ -181,18 +181,22 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     from schedulemesh.api.values import MAX_NAMES
     from schedulemesh.cli.exits import code_of_reason
     from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.domain.reasons import Change
     from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
     from schedulemesh.protocol.answers import Response
 
     ids = tuple(dict.fromkeys(tasks))
     refused: dict[str, Refused] = {}
+    results = dict.fromkeys(ids, "cancelled")
     with gateway_to(target) as gateway:
         for first in range(0, len(ids), MAX_NAMES):
             request = CancelTasks(task_ids=ids[first : first + MAX_NAMES])
             outcome = gateway.ask(request, Response).outcome
-            refused |= outcome.refused if isinstance(outcome, TasksCancelled) else {}
-    results = [f"refused: {refused[one].reason}" if one in refused else "cancelled" for one in ids]
-    rows = [{"name": one, "result": result} for one, result in zip(ids, results, strict=True)]
+            if isinstance(outcome, TasksCancelled):
+                refused |= outcome.refused
+                results |= dict.fromkeys(outcome.already_ended, Change.ALREADY_ENDED.value)
+    results |= {task_id: f"refused: {why.reason}" for task_id, why in refused.items()}
+    rows = [{"name": task_id, "result": result} for task_id, result in results.items()]
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
     for why in refused.values():
         note(in_commands(spoken(why.error_text)))

@@ -85,6 +85,8 @@ class CancellationResult(Result, total=False):
     """The answer of ``cancel_tasks``; ``success`` is False if one was not cancelled."""
 
     cancelled: list[str]
+    #: Those of them that had ended before.
+    already_ended: list[str]
     #: The refusal of each task that was not cancelled, by its id.
     refused: dict[str, Result]
 

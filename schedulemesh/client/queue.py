@@ -62,15 +62,18 @@ class QueueCalls(SchedulerObject):
     def cancel_tasks(self, task_ids: str | Iterable[str]) -> CancellationResult:
         """Cancel several tasks.
 
-        Returns ``cancelled`` (ids) and ``refused`` (by id); ``success`` is False if one was not cancelled.
+        Returns ``cancelled`` (ids), of these ``already_ended`` (those that had ended before), and ``refused``
+        (by id); ``success`` is False if one was not cancelled.
         """
         ids = parse_ids(task_ids, "task_ids")
         reasons: dict[str, Refused] = {}
+        already_ended: list[str] = []
         for first in range(0, len(ids), MAX_NAMES):
             part = ids[first : first + MAX_NAMES]
             outcome = respond(self._connection, CancelTasks(task_ids=part)).outcome
             if isinstance(outcome, TasksCancelled):
                 reasons |= outcome.refused
+                already_ended += outcome.already_ended
             elif first == 0 or not isinstance(outcome, Refused):
                 return combined(CancellationResult, result_of(outcome))
             else:
@@ -78,13 +81,19 @@ class QueueCalls(SchedulerObject):
         cancelled = [task_id for task_id in ids if task_id not in reasons]
         refusals = {task_id: refused(why) for task_id, why in reasons.items()}
         if not refusals:
-            return {"success": True, "cancelled": cancelled, "refused": {}}
+            return {
+                "success": True,
+                "cancelled": cancelled,
+                "already_ended": already_ended,
+                "refused": {},
+            }
         example = next(iter(refusals.values()))
         return {
             "success": False,
             "error": f"{len(refusals)} of {len(ids)} tasks were not cancelled: {example['error']}",
             "reason": example["reason"],
             "cancelled": cancelled,
+            "already_ended": already_ended,
             "refused": refusals,
         }
 

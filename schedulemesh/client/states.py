@@ -66,7 +66,8 @@ class StateCalls(SchedulerObject):
     def save_task_state(self, task_id: str) -> results.SavedStateResult:
         """Save a running task's state now and let the task continue; a rebuilt agent starts from it.
 
-        Returns ``saved_state``, or a refusal: ``task_not_found``, ``save_failed`` or ``state_too_large``.
+        Returns ``saved_state``, or a refusal: ``task_not_found``, ``task_not_running``, ``save_failed`` or
+        ``state_too_large``.
         """
         name = parse_name(task_id, "task_id")
         error = say("nothing_to_save", task=name)

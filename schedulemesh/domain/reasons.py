@@ -422,7 +422,10 @@ class Reason(Code):
     AGENT_NOT_RUNNING = ("agent_not_running", "Only a running agent is preempted.")
     TASK_NOT_RUNNING = (
         "task_not_running",
-        "Commands are started in jobs that run, and in leases; `error` says what the task does.",
+        (
+            "Only a task that runs is preempted, completed or saved, and commands are started only in jobs "
+            "that run, and in leases; `error` says what the task does."
+        ),
     )
     COMMANDS_OFF = (
         "commands_off",

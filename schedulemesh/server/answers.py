@@ -116,7 +116,7 @@ def _cancelled(outcome: TasksCancelled) -> dict[str, Any]:
     """The answer where several tasks were to be cancelled, of which some may have been refused."""
     refused = {task_id: public.refused(why) for task_id, why in outcome.refused.items()}
     if not refused:
-        return {"success": True, "refused": {}}
+        return {"success": True, "already_ended": list(outcome.already_ended), "refused": {}}
     first = next(iter(outcome.refused.values()))
     raise Problem(
         status_of(first.reason.value),

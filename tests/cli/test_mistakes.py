@@ -61,6 +61,7 @@ MISTAKES = {
         ("submit --pool 研究 --bundle gpu= -- true", 2, "'gpu=' has no value"),
         ("submit --pool 研究 --label team:x -- true", 2, "LABEL=VALUE"),
         ("submit --pool 研究 --label notify=team -- true", 2, "names the receiver 'team'"),
+        ("submit --pool 研究 --after always:甲 -- true", 1, "are ok:, any: and fail:"),
         ("submit --pool 研究 --priority hgih -- true", 2, "did you mean 'high'"),
         ("submit --pool 研究 --bundle gpu:4 -- true", 2, "such as cpu=8,gpu=4"),
         ("submit --pool 研究 'python train.py'", 2, "give each word by itself"),
@@ -84,6 +85,11 @@ MISTAKES = {
         ("health --watch=yes", 2, "--watch"),
         ("external --pol x", 2, "No such option: --pol"),
         ("drains -f pools=x", 2, "they have"),
+        (
+            "windows create w --start 2100-12-05T22:00Z --duration 4h --all-nodes --for-pool nope",
+            3,
+            "pools are: 研究",
+        ),
         (
             "windows create w --start 2100-12-05T22:00Z --duration 4h --all-nodes --repeat weekly-ish",
             2,

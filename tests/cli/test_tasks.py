@@ -53,6 +53,16 @@ def test_tasks_are_cancelled_in_one_request(busy, run):
     assert names(run, "tasks") == ["b"]
 
 
+def test_of_a_task_that_has_ended_it_is_said_that_it_had(busy, run):
+    assert run("complete", "甲", "--end-agent").exit_code == 0
+    done = run("cancel", "b", "甲", "-o", "json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == [
+        {"name": "b", "result": "cancelled"},
+        {"name": "甲", "result": "already_ended"},
+    ]
+
+
 def test_a_task_is_preempted(busy, run):
     done = run("preempt", "甲")
     assert (done.exit_code, done.stderr) == (0, "")

@@ -54,7 +54,9 @@ def test_the_exit_code_says_whether_they_were_completed(filled, run):
         ("wait one --timeout soon", ExitCode.USAGE, "--timeout is 'soon'; allowed is a duration"),
         ("tasks get nope", ExitCode.NOT_FOUND, "there is no task 'nope'"),
         ("complete nope", ExitCode.NOT_FOUND, "nope"),
-        ("complete two", ExitCode.NOT_FOUND, "task 'two' does not run: it waits in the queue"),
+        ("preempt two", ExitCode.CONFLICT, "task 'two' does not run: it waits in the queue"),
+        ("save two", ExitCode.CONFLICT, "task 'two' does not run: it waits in the queue"),
+        ("complete two", ExitCode.CONFLICT, "task 'two' does not run: it waits in the queue"),
     ],
 )
 def test_what_cannot_be_waited_for_is_refused(words, code, message, filled, run):

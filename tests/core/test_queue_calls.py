@@ -229,7 +229,12 @@ def test_queued_tasks_are_held_released_moved_and_cancelled(mesh):
     answer = mesh.cancel_tasks(["a", "none", "c"])
     assert (answer["success"], answer["cancelled"]) == (False, ["a", "c"])
     assert answer["refused"]["none"]["reason"] == "task_not_found"
-    assert mesh.cancel_tasks("b") == {"success": True, "cancelled": ["b"], "refused": {}}
+    assert mesh.cancel_tasks(["b", "a"]) == {
+        "success": True,
+        "cancelled": ["b", "a"],
+        "already_ended": ["a"],
+        "refused": {},
+    }
     assert ids(mesh.list_queue()) == ["d"]
 
 

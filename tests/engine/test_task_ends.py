@@ -238,10 +238,14 @@ def test_who_completes_or_preempts_a_queued_task_is_told_that_it_waits():
     mesh = running()
     mesh.queue("q", cpu=2)
     refused = mesh.handle(s.TaskFinished(task_id="q", end_agent=True)).outcome
-    assert (refused.reason, refused.hint) == (Reason.TASK_NOT_FOUND, "cancel_task('q') removes it")
+    assert (refused.reason, refused.hint) == (
+        Reason.TASK_NOT_RUNNING,
+        "cancel_task('q') removes it",
+    )
     assert "it waits in the queue" in refused.error
     refused = mesh.preempt(task_id="q", end_agent=True)
-    assert refused.error == "no task 'q' is running: it waits in the queue"
+    assert refused.reason == Reason.TASK_NOT_RUNNING
+    assert refused.error == "task 'q' does not run: it waits in the queue"
 
 
 def test_the_oldest_are_forgotten(monkeypatch):

@@ -366,6 +366,11 @@ RESERVED = (
 )
 
 
+def test_a_reservation_for_a_pool_that_there_is_not_is_refused():
+    outcome = create(mesh_of(), pools=("p", "qq"))
+    assert (outcome.reason, "'qq'" in outcome.error) == (Reason.POOL_NOT_FOUND, True)
+
+
 def reserved_mesh(*nodes, **whom):
     mesh = mesh_of(*(nodes or (node("a", cpu=4),)))
     mesh.resize(pool("q", cpu=100))

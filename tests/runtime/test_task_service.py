@@ -219,7 +219,7 @@ def test_a_task_that_is_cancelled_twice_is_answered_twice_when_its_process_is_go
         late.let()
         assert (await first).outcome == Done()
         outcome = (await second).outcome
-        assert outcome in (Done(change=Change.ALREADY_ENDED), TasksCancelled())
+        assert outcome in (Done(change=Change.ALREADY_ENDED), TasksCancelled(already_ended=("t",)))
         assert not backend.actors[0].alive
         await killed(service)
 

@@ -191,7 +191,6 @@ _TASKS: Mapping[str, tuple[str, str]] = {
         "没有运行中的任务 {task!r}；它已结束，或从未登记",
     ),
     "no_task_runs": ("no task {task!r} is running{further}", "没有运行中的任务 {task!r}{further}"),
-    "as_it_waits": (": it waits in the queue", "：它在排队"),
     "on_agent": (" on agent {agent!r}", "（在 Agent {agent!r} 上）"),
     "nor_agent": (", and there is no agent of that name", "，也没有这个名称的 Agent"),
     "no_task_lives": (

@@ -444,6 +444,10 @@ _TASKS: Mapping[str, tuple[str, str]] = {
         "submit the tasks that others start after first",
         "请先提交被依赖的任务",
     ),
+    "after_unknown_condition_hint": (
+        "the conditions before the id of a task are ok:, any: and fail:; write the id alone, or one of these",
+        "任务 ID 前的条件只有 ok:、any: 和 fail:；请只写 ID，或加上其中一个",
+    ),
     "never_starts": (
         "task {task!r} would never start: {why}",
         "任务 {task!r} 永远不会启动：{why}",

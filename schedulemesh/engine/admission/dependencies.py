@@ -58,7 +58,9 @@ def _refused_for(state: MeshState, task: TaskSpec, one: Dependency) -> Refused |
                 near=_nearest(state, one.task_id),
                 task=task.task_id,
             ),
-            hint_text=say("after_unknown_hint"),
+            hint_text=say(
+                "after_unknown_condition_hint" if ":" in one.task_id else "after_unknown_hint"
+            ),
         )
     if one.is_met_by(end.value):
         return None

@@ -75,8 +75,9 @@ def _not_running(state: MeshState, stimulus: s.PreemptionRequested) -> Refused:
     """The refusal of a name that no running task has, nor an agent where one was meant."""
     further: Text = ""
     if stimulus.task_id in state.queue.by_id:
-        further = say("as_it_waits")
-    elif stimulus.agent_name is not None:
+        waits = say("only_waits", task=stimulus.task_id)
+        return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=waits)
+    if stimulus.agent_name is not None:
         further = say("on_agent", agent=stimulus.agent_name)
     elif stimulus.end_agent:
         further = say("nor_agent")

@@ -67,7 +67,7 @@ def _nothing_to_finish(state: MeshState, task_id: str) -> Refused:
     """The refusal to complete a task that does not run."""
     if task_id in state.queue.by_id:
         return Refused(
-            reason=Reason.TASK_NOT_FOUND,
+            reason=Reason.TASK_NOT_RUNNING,
             error_text=say("only_waits", task=task_id),
             hint_text=say("only_waits_hint", task=task_id),
         )
@@ -214,6 +214,7 @@ def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> Req
     """Cancel several tasks; what cannot be cancelled does not concern the others."""
     refused: dict[str, Refused] = {}
     ending: list[str] = []
+    already_ended: list[str] = []
     for task_id in stimulus.task_ids:
         outcome = cancel_task(tx, s.TaskCancellationRequested(task_id=task_id))
         if isinstance(outcome, Refused):
@@ -222,7 +223,9 @@ def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> Req
             ending.append(outcome.agent_name)
         elif isinstance(outcome, TasksCancelled):
             ending += outcome.ending
-    return TasksCancelled(refused=refused, ending=tuple(ending))
+        elif isinstance(outcome, Done) and outcome.change is Change.ALREADY_ENDED:
+            already_ended.append(task_id)
+    return TasksCancelled(refused=refused, already_ended=tuple(already_ended), ending=tuple(ending))
 
 
 def _kept(agent_name: str, others: Sequence[str]) -> Done:

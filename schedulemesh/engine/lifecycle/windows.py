@@ -14,6 +14,7 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.sentences import did_you_mean, say
 from schedulemesh.domain.windows import MAX_WINDOWS, MaintenanceWindow, Occurrence
 from schedulemesh.engine.admission.groups import end as end_group
+from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.lifecycle.drain import (
     advance_drains,
@@ -40,6 +41,9 @@ def create_window(tx: Transaction, stimulus: WindowRequested) -> RequestOutcome:
     if present is not None and not stimulus.replace:
         error = say("window_differs", window=window.name)
         return Refused(reason=Reason.WINDOW_EXISTS, error_text=error)
+    unknown_pool = next((n for n in window.pools if n not in tx.state.ledger.accounts), None)
+    if unknown_pool is not None:
+        return pool_not_found(tx.state, unknown_pool)
     if window.occurrence(tx.now) is None:
         error = say("window_is_over", window=window.name)
         return Refused(reason=Reason.WINDOW_OVER, error_text=error)

@@ -197,6 +197,8 @@ class TasksCancelled(Outcome, tag="tasks_cancelled", frozen=True, kw_only=True):
 
     #: Why others were not, by task.
     refused: dict[str, Refused] = {}
+    #: Those that had ended before.
+    already_ended: tuple[str, ...] = ()
     #: Agents that are being terminated with their tasks.
     ending: tuple[str, ...] = ()
 

@@ -46,6 +46,7 @@ class QueueService(Service):
         """Cancel tasks; answered when the processes of those that ran are gone."""
         refused: dict[str, Refused] = {}
         ending: list[str] = []
+        already_ended: list[str] = []
         for first in range(0, len(request.task_ids), _PORTION):
             portion = request.task_ids[first : first + _PORTION]
             portion_of = portion_id(request.request_id, first // _PORTION)
@@ -61,6 +62,7 @@ class QueueService(Service):
                 break
             if isinstance(outcome, TasksCancelled):
                 refused |= outcome.refused
+                already_ended += outcome.already_ended
                 # Others may have the names of agents that ended after an earlier request.
                 ending += () if repeated else outcome.ending
             # Others are served between two portions, also where nothing had to be written.
@@ -69,7 +71,11 @@ class QueueService(Service):
         # Those of tasks that another request has ended, or that have ended with others.
         for task_id in request.task_ids:
             await self._answers.end_with(task_id)
-        return Response(outcome=TasksCancelled(refused=refused, ending=tuple(ending)))
+        return Response(
+            outcome=TasksCancelled(
+                refused=refused, already_ended=tuple(already_ended), ending=tuple(ending)
+            )
+        )
 
     @handler
     async def list(self, request: ListQueue) -> QueueListed | Refusal:

@@ -129,7 +129,10 @@ class StateService(Service):
 
     @handler
     async def checkpoint(self, request: SaveTaskState) -> SavedBytes | Refusal:
-        """Save a running task's state, and let it go on; nothing where it is not running."""
+        """Save a running task's state, and let it go on; nothing where there is no such task."""
+        waiting = await self._reactor.read(lambda: _waiting(self._reactor.state, request.task_id))
+        if waiting is not None:
+            return Refusal(refused=waiting)
         eviction = self._executor.eviction(request.task_id)
         task = eviction.task
         if task is None or task.phase is not TaskPhase.RUNNING:
@@ -143,6 +146,14 @@ class StateService(Service):
             return SavedBytes(state=await beside_loop(saved.size, lambda: pack(saved)))
         finally:
             await eviction.resume()
+
+
+def _waiting(state: MeshState, task_id: str) -> Refused | None:
+    """The refusal if a task does not run, because it waits."""
+    if task_id not in state.queue.by_id:
+        return None
+    error = say("only_waits", task=task_id)
+    return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
 
 
 def _leaving(state: MeshState, task_id: str) -> Refused | None:
