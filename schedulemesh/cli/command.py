@@ -51,6 +51,13 @@ class Lang(str, Enum):
     ZH = "zh"
 
 
+#: The language of a command's sentences; every command has it.
+Speech = Annotated[
+    Lang | None,
+    typer.Option("--lang", help="Language of sentences; default: by SCHEDULEMESH_LANG or LANG."),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """The scheduler that a command is for."""
@@ -69,12 +76,7 @@ class Target:
         str,
         typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster; auto: the one on this machine."),
     ] = "auto"
-    lang: Annotated[
-        Lang | None,
-        typer.Option(
-            "--lang", help="Language of sentences; default: by SCHEDULEMESH_LANG or LANG."
-        ),
-    ] = None
+    lang: Speech = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,21 +226,24 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
     groups: dict[str, Any] = {
         p.name: p.annotation for p in own_parameters if is_dataclass(p.annotation)
     }
+    has_target = Target in groups.values()
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
+        lang = given["lang"] if has_target else given.pop("lang")
+        speak(None if lang is None else lang.value)
         arguments = {
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        for argument in arguments.values():
-            if isinstance(argument, Target):
-                speak(None if argument.lang is None else argument.lang.value)
         raise typer.Exit(_run(lambda: function(**given, **arguments)))
 
     parameters = [p for p in own_parameters if p.name not in groups]
     for group in groups.values():
         parameters += _options_of(group)
+    if not has_target:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("lang", kind=kind, default=None, annotation=Speech))
     for parameter in parameters:
         _complete(parameter)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for

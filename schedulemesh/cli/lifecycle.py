@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from schedulemesh import __version__
 from schedulemesh.cli.columns import ORPHANS
-from schedulemesh.cli.command import Output, Target, View, Yes, command, note
+from schedulemesh.cli.command import Output, Speech, Target, View, Yes, command, note
 from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit, repeat
 from schedulemesh.cli.rows import Listing, Record
@@ -211,6 +211,7 @@ def show_help(
         list[str] | None,
         typer.Argument(metavar="COMMAND", help="A command, such as submit or `pools set`."),
     ] = None,
+    lang: Speech = None,  # noqa: ARG001  # what asks for help is looked at before: asks_for_chinese_help
 ) -> None:
     """Show what the commands do, or what one of them does and takes."""
     context = ctx.find_root()
