@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -185,8 +184,10 @@ def _csv_lines(shown: Found) -> list[str]:
 
 def _csv_line(cells: Sequence[object]) -> str:
     """The cells without the end of the line; those that contain any end of a line are quoted."""
+    from schedulemesh.store.history.export import write_csv_rows
+
     out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow(map(_csv_cell, cells))
+    write_csv_rows(out, [map(_csv_cell, cells)])
     return out.getvalue()[:-2]
 
 
@@ -194,9 +195,7 @@ def _csv_cell(value: object) -> object:
     """A cell of CSV; what has parts is written as JSON."""
     if isinstance(value, (Mapping, list, tuple)):
         return json.dumps(plain(value), ensure_ascii=False)
-    from schedulemesh.store.history.export import csv_cell
-
-    return "" if value is None else csv_cell(plain(value))
+    return plain(value)
 
 
 def _print_tables(shown: Found, output: Output) -> None:

@@ -93,7 +93,7 @@ def test_json_has_no_number_that_json_lacks(capsys):
 @pytest.mark.parametrize("rows", [[], ROWS])
 def test_csv_has_a_heading_also_when_empty(capsys, rows):
     read = list(csv.DictReader(io.StringIO(out := printed(capsys, listing(rows), "csv").out)))
-    assert out.splitlines()[0] == "name,resources,resources.cpu"
+    assert out.splitlines()[0] == '"name","resources","resources.cpu"'
     assert [row["name"] for row in read] == [row["name"] for row in rows]
     if rows:
         assert json.loads(read[0]["resources"])["custom"] == {"加速器": 2.0}
@@ -129,6 +129,21 @@ def test_csv_keeps_ends_of_lines_in_cells(capsys, streamed):
     assert [row[0] for row in rows] == ["name", CELL]
 
 
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd()", '"\'=cmd()"'),
+        ("a;=cmd()", '"a;=cmd()"'),
+        ("@x", '"\'@x"'),
+        ("a", '"a"'),
+        (None, '""'),
+    ],
+)
+def test_no_cell_of_csv_is_a_formula_where_columns_end_at_semicolons(capsys, name, cell):
+    out = printed(capsys, listing([{**ROWS[1], "name": name}]), "csv").out
+    assert out.splitlines()[1].startswith(cell + ",")
+
+
 def test_names_are_one_per_line(capsys):
     assert printed(capsys, listing(), "name").out.splitlines() == [row["name"] for row in ROWS]
     assert printed(capsys, listing([]), "name").out == ""
@@ -145,7 +160,7 @@ def test_a_record_has_its_listings_in_every_format(capsys):
     out = printed(capsys, record, "json").out
     assert json.loads(out) == {"name": "head", "epoch": 3, "up": True, "pools": plain(ROWS)}
     assert yaml.safe_load(printed(capsys, record, "yaml").out)["epoch"] == 3
-    assert printed(capsys, record, "csv").out == "name,epoch,up\nhead,3,True\n"
+    assert printed(capsys, record, "csv").out == '"name","epoch","up"\n"head",3,True\n'
     assert printed(capsys, record, "name").out == "head\n"
     text = printed(capsys, record, "table").out
     assert "epoch  3" in text
@@ -158,7 +173,7 @@ def test_what_is_repeated_is_one_document_each(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["name"] for line in lines] == [row["name"] for row in ROWS]
     emit_stream([listing(ROWS[:1]), listing(ROWS[1:])], Output(output=Format.CSV))
-    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+    assert [row[0] for row in csv.reader(capsys.readouterr().out.splitlines())] == [
         "name",
         *(row["name"] for row in ROWS),
     ]

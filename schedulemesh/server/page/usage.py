@@ -4,7 +4,6 @@ budgets, where there are any.
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from schedulemesh.server.listings import Row
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.periods import Period, period
 from schedulemesh.server.page.reads import ScreenReads, together
+from schedulemesh.store.history.export import write_csv_rows
 
 #: The periods that may be chosen, and into how many parts each is drawn.
 _PARTS: Mapping[str, int] = {"24h": 12, "7d": 7, "30d": 30}
@@ -93,17 +93,9 @@ async def usage_csv(reader: ScreenReads, query: QueryParams) -> str:
     chosen = await _chosen(reader, query)
     rows = await _rows(reader, chosen, chosen.period.since, chosen.period.until)
     file = io.StringIO()
-    # Where columns end at semicolons, what comes after one in a name would be a cell without the quotes.
-    writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow((chosen.by, *FIGURES))
-    for row in rows:
-        writer.writerow((_cell(row[chosen.by] or ""), *(row[figure] for figure in FIGURES)))
+    columns = (chosen.by, *FIGURES)
+    write_csv_rows(file, [columns, *([row[column] for column in columns] for row in rows)])
     return file.getvalue()
-
-
-def _cell(text: str) -> str:
-    """A name that spreadsheets do not take for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 class _Chosen(NamedTuple):

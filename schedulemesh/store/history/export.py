@@ -10,7 +10,7 @@ import csv
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TextIO, TypedDict
 
 import msgspec
 
@@ -167,7 +167,7 @@ def _json(values: dict[str, str] | list[str] | None) -> str:
 
 
 #: How formulas begin in spreadsheets.
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 Rows = Iterable[dict[str, Any]]
 
@@ -175,14 +175,24 @@ Rows = Iterable[dict[str, Any]]
 def write_csv(path: Path, rows: Rows) -> None:
     """Write rows as CSV with a heading; None is an empty field."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(COLUMNS))
-        writer.writeheader()
-        writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in rows)
+        columns = list(COLUMNS)
+        write_csv_rows(file, [columns])
+        write_csv_rows(file, ([row.get(column) for column in columns] for row in rows))
 
 
-def csv_cell(value: object) -> object:
-    """A cell of CSV: of a text that a spreadsheet would run as a formula, with an apostrophe before it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
+def write_csv_rows(file: TextIO, rows: Iterable[Iterable[object]]) -> None:
+    """Write rows as lines of CSV; None is an empty field. No text becomes a formula in a spreadsheet: what
+    begins like one has an apostrophe before it, and all are quoted: where columns end at semicolons, what
+    comes after one in a text would otherwise be a cell of its own.
+    """
+    writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerows(map(_csv_cell, row) for row in rows)
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, str) and value.startswith(_FORMULAS):
+        return f"'{value}"
+    return "" if value is None else value
 
 
 def write_jsonl(path: Path, rows: Rows) -> None:
