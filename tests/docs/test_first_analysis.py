@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import io
 import itertools
 import json
@@ -73,7 +74,7 @@ def test_the_page_shows_what_its_code_prints(printed):
 def test_the_sample_has_the_columns_of_an_export():
     """Where it has not, run python -m tests.sim.sample_week."""
     heading = SAMPLE.read_text(encoding="utf-8").partition("\n")[0]
-    assert heading.split(",") == list(COLUMNS)
+    assert next(csv.reader([heading])) == list(COLUMNS)
 
 
 def test_the_notebook_is_made_of_the_page():
