@@ -32,9 +32,9 @@ def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
     return Column(heading=heading, key=key, show=show, wide=True)
 
 
-def amounts_column(heading: str, key: str) -> Column:
+def amounts_column(heading: str, key: str, *, spare: int = 0) -> Column:
     """A column of amounts by the names of resources."""
-    return Column(heading=heading, key=key, show=amounts, amounts=True)
+    return Column(heading=heading, key=key, show=amounts, amounts=True, spare=spare)
 
 
 def priority(value: float) -> str:
@@ -178,12 +178,12 @@ TASKS = (
 
 JOBS = (
     Column(heading="job", key="task_id"),
-    Column(heading="owner", key="owner"),
+    Column(heading="owner", key="owner", spare=3),
     Column(heading="pool", key="pool_name"),
-    Column(heading="prio", key="priority", show=priority, right=True),
+    Column(heading="prio", key="priority", show=priority, right=True, spare=2),
     Column(heading="state", key="state"),
-    Column(heading="for", key="", show=_state_time, right=True, chinese="时长"),
-    amounts_column("claim", "resources"),
+    Column(heading="for", key="", show=_state_time, right=True, chinese="时长", spare=4),
+    amounts_column("claim", "resources", spare=1),
     REASON,
     wide("waits", "waiting_time", duration),
     wide("runs", "running_time", duration),
@@ -216,10 +216,10 @@ QUEUE = (
     Column(heading="pool", key="pool_name"),
     Column(heading="#", key="position", right=True),
     Column(heading="task", key="task_id"),
-    Column(heading="owner", key="owner"),
-    Column(heading="prio", key="priority", show=priority, right=True),
-    amounts_column("asks", "resources"),
-    Column(heading="waits", key="waiting_time", show=duration, right=True),
+    Column(heading="owner", key="owner", spare=3),
+    Column(heading="prio", key="priority", show=priority, right=True, spare=2),
+    amounts_column("asks", "resources", spare=1),
+    Column(heading="waits", key="waiting_time", show=duration, right=True, spare=4),
     REASON,
     wide("held", "held"),
     wide("runs for", "", _expected),

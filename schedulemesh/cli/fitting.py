@@ -5,7 +5,7 @@ broken.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from schedulemesh.cli.rows import Column, Listing
@@ -16,6 +16,8 @@ GAP = 2
 _NAME = 24
 #: Characters of a line, at least, in a column of texts.
 _NARROWEST = 6
+#: Characters of a line in which all columns have room, if need be with broken words.
+_STANDARD = 80
 #: More characters than a line has: a column of figures.
 _UNBROKEN = 10_000
 #: Where a line may end, the best first: between two amounts; at a space; after a sign within a word.
@@ -30,20 +32,36 @@ def fitted(listing: Listing, width: int) -> Listing:
     left out first, and a remark names them. Headings are broken between words, and longer names anywhere.
     """
     columns = [column for column in listing.columns if not column.wide]
-    left_out: list[Column] = []
     least = {id(column): _least(column, listing) for column in columns}
-
-    def missing() -> int:
-        return sum(least[id(column)] + GAP for column in columns) - GAP - width
-
-    while missing() > 0 and any(column.drop for column in columns):
-        last = max(column.drop for column in columns)
-        left_out += [column for column in columns if column.drop == last]
-        columns = [column for column in columns if column.drop != last]
+    columns, dropped = _fitting(columns, least, width, lambda column: column.drop)
+    spared: list[Column] = []
+    if width < _STANDARD:
+        narrowest = {
+            id(c): least[id(c)] if c.right else min(least[id(c)], _narrowest(c)) for c in columns
+        }
+        columns, spared = _fitting(columns, narrowest, width, lambda column: column.spare)
     for limits in _limits(columns, listing):
-        _narrow(columns, least, limits, missing())
-    notes = (*listing.notes, *_remark(left_out))
-    return replace(listing, columns=_widened(columns, listing, least, -missing()), notes=notes)
+        _narrow(columns, least, limits, _missing(columns, least, width))
+    notes = (*listing.notes, *_remark([*dropped, *spared]))
+    room = -_missing(columns, least, width)
+    return replace(listing, columns=_widened(columns, listing, least, room), notes=notes)
+
+
+def _fitting(
+    columns: Sequence[Column], widths: dict[int, int], width: int, rank: Callable[[Column], int]
+) -> tuple[list[Column], list[Column]]:
+    """The columns that there is room for, and those that are left out: the highest rank first, 0 never."""
+    remaining, left_out = list(columns), list[Column]()
+    while _missing(remaining, widths, width) > 0 and any(map(rank, remaining)):
+        last = max(map(rank, remaining))
+        left_out += [column for column in remaining if rank(column) == last]
+        remaining = [column for column in remaining if rank(column) != last]
+    return remaining, left_out
+
+
+def _missing(columns: Sequence[Column], widths: dict[int, int], width: int) -> int:
+    """By how many characters the columns are wider than a line; negative: what is left over."""
+    return sum(widths[id(column)] + GAP for column in columns) - GAP - width
 
 
 def _limits(columns: Sequence[Column], listing: Listing) -> Iterator[dict[int, int]]:
@@ -60,7 +78,12 @@ def _limits(columns: Sequence[Column], listing: Listing) -> Iterator[dict[int, i
             )
             for c in texts
         }
-    yield {id(c): max(_word(c.title), c.least, _NARROWEST) for c in texts}
+    yield {id(c): _narrowest(c) for c in texts}
+
+
+def _narrowest(column: Column) -> int:
+    """The characters that a line of texts has at least."""
+    return max(_word(column.title), column.least, _NARROWEST)
 
 
 def _breaks(*, amounts: bool) -> tuple[re.Pattern[str], ...]:

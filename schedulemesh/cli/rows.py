@@ -31,6 +31,9 @@ class Column:
     #: When it is left out of a table that is too wide for the terminal, the highest first; 0: never. In a
     #: table in which any column has it, figures and words are not broken (``schedulemesh.cli.fitting``).
     drop: int = 0
+    #: When it is left out of a table that is too wide even with broken words for a terminal of less than 80
+    #: columns, the highest first; 0: never.
+    spare: int = 0
     #: Characters of its lines; None: as many as there is room for.
     width: int | None = None
     #: Characters that its lines keep where other columns can be narrowed instead.

@@ -159,3 +159,13 @@ def test_a_class_is_given_in_place_of_a_number_and_a_running_task_is_changed(sch
     refused = run("priority", "runs", "hihg")
     assert refused.exit_code == 2
     assert "did you mean 'high'?" in " ".join(refused.output.split())
+
+
+def test_in_a_narrow_terminal_columns_are_left_out_rather_than_each_word_broken(scheduler, run):
+    scheduler.pool("research")
+    scheduler.submit("train-1", "research", cpu=4)
+    scheduler.submit("train-2", "research", cpu=4, queue=True)
+    done = run("queue", width=40)
+    assert max(map(len, done.stdout.splitlines())) <= 40
+    assert {"research", "train-", "insufficient_quota,"} <= set(done.stdout.split())
+    assert "not shown, for the width of the terminal: waits, owner, prio, asks" in done.stderr
