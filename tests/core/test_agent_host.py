@@ -26,6 +26,7 @@ from schedulemesh.protocol.agents import (
     Command,
     CommandResult,
     Handled,
+    JobStart,
     RunOrder,
     RunReport,
     ShippedClass,
@@ -110,7 +111,7 @@ def shipped(cls):
     return msgspec.msgpack.decode(ship_class(cls), type=ShippedClass)
 
 
-def boot_of(cls, where="", fault=None, saved=None):
+def boot_of(cls, where="", fault=None, saved=None, job=None):
     arguments = ship_arguments((where, fault), {}).data if where else None
     return pack(
         AgentInit(
@@ -122,6 +123,7 @@ def boot_of(cls, where="", fault=None, saved=None):
             shipped=ship_class(cls),
             arguments=arguments,
             saved=None if saved is None else pack(saved),
+            job=job,
         )
     )
 
@@ -171,6 +173,31 @@ def test_where_nothing_was_saved_an_object_starts_anew():
     assert (report.error, report.state_restored) == ("", False)
     count = msgspec.structs.replace(SAVED, state=cloudpickle.dumps({"count": 7}))
     assert report_of(host_of(Counting, saved=count)).state_restored is True
+
+
+class Runner:
+    """The runner of a job."""
+
+    def __init__(self, name, labels, job):
+        self.job = job
+
+    def begins_from_saved(self):
+        return self.job.attempt > 1
+
+
+class Adopter:
+    """The runner of an adopted job."""
+
+    def __init__(self, name, labels, job):
+        pass
+
+
+@pytest.mark.parametrize("saved", [None, SAVED])
+@pytest.mark.parametrize(("cls", "restored"), [(Runner, True), (Adopter, None)])
+def test_a_job_begins_from_what_its_runner_finds_whatever_else_is_kept_of_it(cls, restored, saved):
+    job = JobStart(task_id="t", attempt=2, scheduler="s", namespace="n", owner="n/a#1", folder="")
+    report = report_of(host_of(cls, saved=saved, job=job))
+    assert (report.error, report.state_restored) == ("", restored)
 
 
 def ended_by(fault):

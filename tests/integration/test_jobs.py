@@ -231,6 +231,8 @@ def test_an_evicted_job_returns_by_itself_with_its_checkpoint(pool, submit):
     assert result_of(pool, "low")["result"]["attempt"] == 2
     assert "saved True" in log_of(pool, "low", attempt=1)
     assert "attempt 2 from step 7" in log_of(pool, "low")
+    again, first = pool.history("low")["attempts"]
+    assert (first["restored"], again["restored"]) == (None, True)
 
 
 SAVES_AND_WAITS = """

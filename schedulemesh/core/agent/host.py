@@ -158,14 +158,15 @@ class AgentHost:
             kwargs = {**kwargs, "job": init.job}
         self._sm_channel.enter_phase("constructor")
         built = cls(init.agent_name, init.labels, *args, **kwargs)
-        if init.saved is not None:
+        if init.job is not None:
+            # What is kept of a job beside its folder is no state of its runner, and the runner of an adopted
+            # one does not say.
+            begins_from_saved = getattr(built, "begins_from_saved", lambda: None)
+            self._sm_restored = begins_from_saved()
+        elif init.saved is not None:
             self._sm_restore_failed = True
             self._sm_restored = _restore(built, init.saved)
             self._sm_restore_failed = False
-        elif init.job is not None:
-            # The runner of an adopted job does not say.
-            begins_from_saved = getattr(built, "begins_from_saved", lambda: None)
-            self._sm_restored = begins_from_saved()
         return built
 
     def _sm_report(self) -> bytes:
