@@ -450,6 +450,7 @@ class World:
     def _check_order(self, orders: dict[str, list[str]], facts: Iterable[Any]) -> None:
         """Who starts from the queue has passed those behind it, until they start or are put before it."""
         rules = ("same_pool_preemption", "label_based_preemption")
+        started: set[str] = set()
         for fact in facts:
             if isinstance(fact, f.AgentAdmitted) and fact.task is not None:
                 task_id, order = fact.task.task_id, orders[fact.task.pool_name]
@@ -460,7 +461,8 @@ class World:
                         self._violated("came_first", text)
                 self._has_turn(task_id)
                 behind = order[order.index(task_id) + 1 :] if task_id in order else ()
-                self._passed[task_id] = set(behind)
+                self._passed[task_id] = set(behind) - started
+                started.add(task_id)
             elif isinstance(fact, q.QueuePlaceChanged):
                 self._has_turn(fact.task_id)
 
