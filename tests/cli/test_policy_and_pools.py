@@ -395,7 +395,8 @@ def test_a_field_of_a_policy_is_known_and_null_is_its_default(scheduler, run):
     done = run("policy", "set", "min_runtme=null")
     assert (done.exit_code, "did you mean 'min_runtime'?" in done.stderr) == (2, True)
     run("policy", "set", "min_runtime=5m", "ageing_per_hour=2")
-    assert run("policy", "set", "min_runtime=null", "ageing_per_hour=").exit_code == 0
+    assert run("policy", "set", "min_runtime=null", "ageing_per_hour=null").exit_code == 0
+    assert run("policy", "set", "ageing_per_hour=").exit_code == 2
     assert rows(run, "policy", "diff") == []
 
 
