@@ -599,7 +599,7 @@ def test_a_pool_that_has_lost_its_flavor_says_which_it_has():
 
 
 def test_nodes_that_are_reserved_for_others_come_before_what_is_short():
-    mesh = Explained(pool("p", cpu=8), nodes=[node("a", cpu=4), node("b", cpu=2)])
+    mesh = Explained(pool("p", cpu=8), pool("q", cpu=1), nodes=[node("a", cpu=4), node("b", cpu=2)])
     times = {"start": mesh.now - 60.0, "duration_s": 120.0, "node_ids": ("a",)}
     window = MaintenanceWindow(name="w", pools=("q",), labels={"team": "x"}, **times)
     mesh.handle(WindowRequested(window=window))
