@@ -62,18 +62,12 @@ def test_a_snapshot_is_the_state_that_is_stored(monkeypatch, process_bytes):
     assert "arguments-7" in made.keys
 
 
-def test_where_no_process_can_be_started_the_supervisor_does_it_itself(monkeypatch, caplog):
+@pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
+def test_where_the_process_cannot_be_started_or_fails_the_supervisor_does_it_itself(
+    monkeypatch, caplog, program
+):
     monkeypatch.setattr(compaction, "PROCESS_BYTES", 0)
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    stored, state = journal_of(4)
-    made = Compaction().run(stored)
-    assert differences(state, restored(map(decode_chunk, made.parts))) == []
-    assert "a process that makes a snapshot has failed" in caplog.text
-
-
-def test_where_the_process_fails_the_supervisor_does_it_itself(monkeypatch, caplog):
-    monkeypatch.setattr(compaction, "PROCESS_BYTES", 0)
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", program)
     stored, state = journal_of(4)
     made = Compaction().run(stored)
     assert differences(state, restored(map(decode_chunk, made.parts))) == []
