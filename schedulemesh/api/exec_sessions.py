@@ -1,4 +1,4 @@
-"""Commands and terminals inside the claims of jobs and leases: start, read and write one."""
+"""Commands and terminals inside the claims of tasks and leases: start, read and write one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.api.routes import post
 from schedulemesh.api.tasks import OfTask, OwnTaskChange, Wait
 from schedulemesh.api.values import Checked, Name, RequestId, whole_number
+from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError
 
@@ -54,17 +55,17 @@ Position = Annotated[int, whole_number(0, 2**53)]
 
 
 class ExecStarted(TypedDict):
-    """A command that was started inside the claim of a job or a lease."""
+    """A command that was started inside the claim of a task or a lease."""
 
     #: Names it from now on.
     session_id: str
-    #: Where it runs, and in which attempt of the job.
+    #: Where it runs, and in which attempt of the task.
     node_id: str
     attempt: int
 
 
 class StartExec(OwnTaskChange, tag="start_exec", frozen=True, kw_only=True):
-    """Start a command inside the claim of a job that runs: on its node, in its environment, until its end.
+    """Start a command inside the claim of a task that runs: on its node, in its environment, until its end.
 
     Refused unless the policy has ``allow_exec``.
     """
@@ -72,7 +73,7 @@ class StartExec(OwnTaskChange, tag="start_exec", frozen=True, kw_only=True):
     routes: ClassVar = (
         post(
             "/tasks/{task_id}/exec",
-            "Start a command inside the claim of a job that runs, or of a lease",
+            "Start a command inside the claim of a task that runs, or of a lease",
             takes_input=False,
             terminal="",
             rows=0,
@@ -82,6 +83,8 @@ class StartExec(OwnTaskChange, tag="start_exec", frozen=True, kw_only=True):
 
     #: Its words, which no shell sees.
     command: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_WORDS), Checked(_check_command)]
+    #: Of a gang: that of the member that it is started beside.
+    rank: Annotated[int, whole_number(0, MAX_BUNDLES)] = 0
     #: Whether it gets input; otherwise it reads the end of a file at once.
     takes_input: bool = False
     #: The type of the terminal that it gets, such as "xterm-256color"; empty: it gets none.

@@ -1,4 +1,4 @@
-"""The commands exec and shell: a command, or a terminal, inside the claim of a job or a lease."""
+"""The commands exec and shell: a command, or a terminal, inside the claim of a task or a lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ _SHELL = ("sh", "-c", "exec $(command -v bash || echo sh)")
 #: What is typed at the beginning of a line to leave a terminal that does not answer.
 _LEAVE = b"~."
 
-TaskOfCommand = Annotated[str, typer.Argument(help="The id of a job that runs, or of a lease.")]
+TaskOfCommand = Annotated[str, typer.Argument(help="The id of a task that runs, or of a lease.")]
+RankInGang = Annotated[
+    int,
+    typer.Option("--rank", "--member", min=0, help="Of a gang: the member to run it beside."),
+]
 
 
 @command(app, "exec")
@@ -46,16 +50,22 @@ def exec_command(
     stdin: Annotated[
         bool, typer.Option("--stdin", "-i", help="Pass what comes on stdin on to it.")
     ] = False,
+    rank: RankInGang = 0,
 ) -> int:
-    """Run a command in a job that runs, or a lease, such as `schedulemesh exec ID -- nvidia-smi`.
+    """Run a command in a task that runs, or a lease, such as `schedulemesh exec ID -- nvidia-smi`.
 
-    It runs on the node, in the environment and the folder of the job's driver, sees the same GPUs, and ends
-    with the job or the lease. Its exit code is passed on. The policy must have `allow_exec`.
+    It runs on the node, in the environment and the folder of the job's driver, of the agent or of a member of
+    the gang, sees the same GPUs, and ends with it, or with the lease. Its exit code is passed on. The policy
+    must have `allow_exec`.
     """
     from schedulemesh.api.exec_sessions import StartExec
 
     request = StartExec(
-        task_id=task, command=tuple(words), takes_input=stdin, request_id=uuid.uuid4().hex
+        task_id=task,
+        command=tuple(words),
+        rank=rank,
+        takes_input=stdin,
+        request_id=uuid.uuid4().hex,
     )
     with _started(target, request) as reader:
         if stdin:
@@ -71,8 +81,9 @@ def shell(
         list[str] | None,
         typer.Argument(metavar="-- COMMAND…", help="A command, after `--`; else bash or sh."),
     ] = None,
+    rank: RankInGang = 0,
 ) -> int:
-    """Open a terminal in a job that runs, or a lease.
+    """Open a terminal in a task that runs, or a lease.
 
     As `exec`, with this terminal. A line that begins with `~.` leaves one that does not answer.
     """
@@ -86,6 +97,7 @@ def shell(
     request = StartExec(
         task_id=task,
         command=tuple(words or _SHELL),
+        rank=rank,
         terminal=os.environ.get("TERM") or "dumb",
         rows=rows,
         columns=columns,

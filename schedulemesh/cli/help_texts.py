@@ -131,10 +131,10 @@ _RUN: Mapping[str, str] = {
     "Print what an attempt of a task has written: the driver of a job, or the process of an agent.": (
         "显示任务某次运行的输出：作业的驱动进程，或 Agent 的进程。"
     ),
-    "Run a command in a job that runs, or a lease, such as `schedulemesh exec ID -- nvidia-smi`.": (
-        "在运行中的作业或租约内执行命令，如 `schedulemesh exec ID -- nvidia-smi`。"
+    "Run a command in a task that runs, or a lease, such as `schedulemesh exec ID -- nvidia-smi`.": (
+        "在运行中的任务或租约内执行命令，如 `schedulemesh exec ID -- nvidia-smi`。"
     ),
-    "Open a terminal in a job that runs, or a lease.": "在运行中的作业或租约内打开终端。",
+    "Open a terminal in a task that runs, or a lease.": "在运行中的任务或租约内打开终端。",
     "Report that running tasks are done.": "报告运行中的任务已完成。",
     "Cancel tasks.": "取消任务。",
     "Evict running tasks: save their states, and end their agents.": (
@@ -321,6 +321,7 @@ _OPTIONS_OF_LOGS: Mapping[str, str] = {
     "The id of a task: a job, an agent or a gang.": "任务的 ID：作业、Agent 或组任务。",
     "Of this attempt; else of the last one.": "第几次运行；默认最后一次。",
     "Of a gang: of this member.": "组任务：哪个成员。",
+    "Of a gang: the member to run it beside.": "任务组：在哪个成员旁执行。",
     "Of an agent: stdout or stderr alone; else each is printed where it belongs.": (
         "Agent：只显示 stdout 或 stderr；默认各自输出到对应的流。"
     ),

@@ -239,7 +239,9 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Of this attempt; else of the last one.")
     ] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Of a gang: of this member.")] = 0,
+    rank: Annotated[
+        int, typer.Option("--rank", "--member", min=0, help="Of a gang: of this member.")
+    ] = 0,
     stream: Annotated[
         str | None,
         typer.Option(

@@ -1,4 +1,4 @@
-"""The call that runs a command inside the claim of a job."""
+"""The call that runs a command inside the claim of a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import parse_duration
+from schedulemesh.domain.numbers import parse_count, parse_duration
+from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, ScheduleMeshError, shown
@@ -45,12 +46,18 @@ class ExecCalls(SchedulerObject):
     """A scheduler object that runs commands inside claims."""
 
     def exec_in_task(
-        self, task_id: str, command: Sequence[str], timeout: float | None = None
+        self,
+        task_id: str,
+        command: Sequence[str],
+        timeout: float | None = None,
+        rank: int = 0,
     ) -> ExecResult:
-        """Run a command beside the driver of a running job, such as ``["nvidia-smi"]``, and wait for its end.
+        """Run a command beside the process of a running task, such as ``["nvidia-smi"]``, and wait for its
+        end.
 
-        It runs on the driver's node, in its environment and its folder, sees the same GPUs, and ends with the
-        job. In a lease it runs on the node of the first bundle. Returns ``exit_code``, ``stdout`` and
+        That process is the driver of a job, an agent, or the member of a gang with this ``rank``. The
+        command runs on its node, in its environment and its folder, sees the same GPUs, and ends with it. In
+        a lease it runs on the node of the first bundle. Returns ``exit_code``, ``stdout`` and
         ``stderr``. After ``timeout`` seconds it is ended, and TimeoutError raised. Refused with
         ``commands_off`` unless the policy has ``allow_exec``, and with ``task_not_running`` while it does
         not run, or where it ends first.
@@ -58,6 +65,7 @@ class ExecCalls(SchedulerObject):
         request = StartExec(
             task_id=parse_name(task_id, "task_id"),
             command=_parse_command(command),
+            rank=parse_count(rank, "rank", 0, MAX_BUNDLES),
             request_id=uuid.uuid4().hex,
         )
         limit_s = None if timeout is None else parse_duration(timeout, "timeout")

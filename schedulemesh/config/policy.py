@@ -188,7 +188,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether tasks are evicted although actors or placement groups that do not belong to the scheduler wait
     #: in Ray and would get the freed room first.
     evict_despite_external_demand: bool = False
-    #: Whether commands and terminals may be started inside the claims of jobs and leases (``exec``,
+    #: Whether commands and terminals may be started inside the claims of tasks and leases (``exec``,
     #: ``shell``).
     allow_exec: bool = False
     #: {name: address}: links from tasks to pages elsewhere, with fields such as {task} and {label.run}.

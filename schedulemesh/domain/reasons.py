@@ -429,7 +429,7 @@ class Reason(Code):
     )
     COMMANDS_OFF = (
         "commands_off",
-        "The policy allows no commands inside jobs and leases: `allow_exec` is False.",
+        "The policy allows no commands inside tasks and leases: `allow_exec` is False.",
     )
     TOO_MANY_COMMANDS = (
         "too_many_commands",

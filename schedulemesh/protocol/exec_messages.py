@@ -23,6 +23,8 @@ class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     address: SocketAddress
     command: tuple[str, ...]
+    #: The task or the lease in whose claim it runs.
+    task_id: str
     takes_input: bool = False
     #: The type of its terminal; empty: it has none.
     terminal: str = ""

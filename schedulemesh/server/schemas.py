@@ -107,7 +107,7 @@ class TaskLogPart(TypedDict, total=False):
 
 
 class CommandBegun(ExecStarted):
-    """A command that was started inside the claim of a job or a lease."""
+    """A command that was started inside the claim of a task or a lease."""
 
     success: bool
 

@@ -178,7 +178,7 @@ TASK_READS = (
     ),
     TaskRead(
         path="/tasks/{task_id:name}/exec",
-        summary="Read what a command inside a job or a lease has written since, and how it ended",
+        summary="Read what a command inside a task or a lease has written since, and how it ended",
         answer=schemas.CommandPart,
         parameters=(
             p.name("session", "The command: the `session_id` with which it was started."),

@@ -10,7 +10,7 @@ from ray.exceptions import RaySystemError
 
 from schedulemesh.core.agent import control_channel as module
 from schedulemesh.core.agent.control_channel import ControlChannel, StartTeller
-from schedulemesh.protocol.agents import Command, MessageError, pack
+from schedulemesh.protocol.agents import Command, CommandResult, MessageError, pack
 from tests.core.agent_inits import agent_init
 
 INIT = agent_init()
@@ -103,3 +103,26 @@ def test_after_a_failure_of_any_kind_the_next_phase_of_a_start_is_told(monkeypat
     teller = StartTeller(tell)
     teller.run()
     assert told == ["load", "build"]
+
+
+def test_a_command_inside_the_claim_is_started_beside_the_process():
+    channel = ControlChannel(INIT, None)
+    orders = []
+    channel.begin_exec = orders.append
+    command = Command(command_id=7, epoch=1, kind="exec", order=b"order")
+    assert channel._carry_out(command) == CommandResult()
+    assert orders == [b"order"]
+
+    def no_listener(_order):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    channel.begin_exec = no_listener
+    result = channel._carry_out(command)
+    assert (result.success, "FileNotFoundError" in result.error) == (False, True)
+
+
+def test_the_runner_of_a_job_starts_commands_itself():
+    channel = ControlChannel(INIT, None)
+    channel.attach(SimpleNamespace(begin_exec=lambda order: {"success": order == b"order"}))
+    command = Command(command_id=7, epoch=1, kind="exec", order=b"order")
+    assert channel._carry_out(command) == CommandResult()

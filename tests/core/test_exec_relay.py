@@ -60,7 +60,7 @@ class Session:
 @asynccontextmanager
 async def begun(tmp_path, *command, silent_s=30.0, environment=ENVIRONMENT, folder=None, **fields):
     relay = ExecRelay(tmp_path / "sockets", silent_s)
-    order = ExecOrder(address=relay.open("one"), command=command, **fields)
+    order = ExecOrder(address=relay.open("one"), command=command, task_id="t", **fields)
     await asyncio.to_thread(begin_exec, order, environment, folder)
     try:
         yield Session(relay, "one")
@@ -215,7 +215,7 @@ def test_pieces_end_where_characters_do():
 def test_an_order_is_the_same_after_its_way(tmp_path):
     async def check():
         address = ExecRelay(tmp_path / "s").open("x")
-        order = ExecOrder(address=address, command=("a",), rows=3)
+        order = ExecOrder(address=address, command=("a",), task_id="t", rows=3)
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=ExecOrder) == order
 
     asyncio.run(check())

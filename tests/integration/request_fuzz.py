@@ -264,6 +264,7 @@ CALLS: dict[str, dict[str, Kind]] = {
         "task_id": name,
         "command": one_of(["true"], "true", [], [""], [1]),
         "timeout": one_of(None, 1.0, -1.0),
+        "rank": one_of(0, 1, -1, 2**60, "0", None),
     },
     "array": {
         "task_id": name,

@@ -1,4 +1,4 @@
-"""Commands inside a job on real Ray: where they run, what they see, and what ends them."""
+"""Commands inside tasks on real Ray: where they run, what they see, and what ends them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.process_marks import living
 from schedulemesh.core.client.scheduler import RayScheduler
 from tests.integration.polling import until
@@ -100,3 +101,31 @@ def test_a_command_in_a_lease_is_in_its_group_and_ends_with_it(scheduler, tmp_pa
     command.join(60)
     assert answers[0]["error"].startswith("lease 'l' has ended (")
     until(lambda: living(pid) is None, "the command lives")
+
+
+def test_a_command_in_an_agent_and_in_a_member_of_a_gang_ends_with_it(scheduler, tmp_path):
+    claim = {"cpu": 0.5, "gpu": 1}
+    agent = scheduler.submit_task_with_preemption("t", "p", AgentActor, claim, agent_name="a")
+    assert agent["success"]
+    look = scheduler.exec_in_task("t", ["python", "-c", LOOK], timeout=60)
+    assert look["success"], look
+    environment = json.loads(look["stdout"])[1]
+    assert environment["CUDA_VISIBLE_DEVICES"] in ("0", "1")
+    assert environment["SCHEDULEMESH_TASK_ID"] == "t"
+    mark = tmp_path / "pid"
+    script = f"sleep 600 >/dev/null 2>&1 & echo $! > {mark}"
+    assert scheduler.exec_in_task("t", ["sh", "-c", script], timeout=60)["exit_code"] == 0
+    pid = int(mark.read_text())
+    assert living(pid)
+    assert scheduler.cancel_task("t")["success"]
+    assert living(pid) is None
+    fields = {"agent_name": "g", "replicas": 2}
+    gang = scheduler.submit_task_with_preemption("g", "p", AgentActor, claim, **fields)
+    assert gang["success"], gang
+    looks = [
+        scheduler.exec_in_task("g", ["python", "-c", LOOK], timeout=60, rank=rank)
+        for rank in range(2)
+    ]
+    environments = [json.loads(look["stdout"])[1] for look in looks]
+    assert [environment["RANK"] for environment in environments] == ["0", "1"]
+    assert {environment["CUDA_VISIBLE_DEVICES"] for environment in environments} == {"0", "1"}

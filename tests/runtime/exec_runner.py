@@ -1,4 +1,4 @@
-"""Runners of jobs that run no drivers, but start the commands that they are told to."""
+"""Processes of tasks that run nothing, but start the commands that they are told to."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from schedulemesh.protocol.exec_messages import ExecOrder
 
 
 class ExecRunner:
-    """The runner of the job with an id, as the supervisor sees it; its loop is that of the supervisor."""
+    """The process of the task with an id, of a gang the named one, as the supervisor sees it; its loop is
+    that of the supervisor.
+    """
 
-    def __init__(self, service, task_id):
+    def __init__(self, service, task_id, process_name=None):
         state = service.running.reactor.state
         self._agent = state.agents[state.running.by_id[task_id].agent_name]
+        self._name = process_name or self._agent.spec.name
         self._commands, self._service = service.running.agents.commands, service
         #: What it answers, where it starts no command; and the orders that came.
         self.result, self.orders = None, []
@@ -30,9 +33,7 @@ class ExecRunner:
         commands = []
         while True:
             received = [command.command_id for command in commands]
-            commands = await self._commands.poll(
-                self._agent.spec.name, self._agent.incarnation, received
-            )
+            commands = await self._commands.poll(self._name, self._agent.incarnation, received)
             for command in commands:
                 self._commands.done(command.command_id, pack(await self._result_of(command)))
 
@@ -42,7 +43,11 @@ class ExecRunner:
         order = msgspec.msgpack.decode(command.order, type=ExecOrder)
         self.orders.append(order)
         if self.result is None:
-            environment = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "1"}
+            environment = {
+                "PATH": os.environ["PATH"],
+                "CUDA_VISIBLE_DEVICES": "1",
+                "PROCESS": self._name,
+            }
             await asyncio.to_thread(begin_exec, order, environment, None)
         return self.result or CommandResult()
 

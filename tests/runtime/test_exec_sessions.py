@@ -1,4 +1,4 @@
-"""Commands inside the claims of jobs, as a whole supervisor on a fake backend starts them."""
+"""Commands inside the claims of tasks, as a whole supervisor on a fake backend starts them."""
 
 from __future__ import annotations
 
@@ -134,9 +134,70 @@ def test_a_task_that_does_not_run_is_refused_with_its_state(calls, runner, servi
     submit(calls, "waits", resources={"cpu": 4}, queue=True)
     answer = calls.exec_in_task("waits", ["true"])
     assert (answer["reason"], "(it is queued)" in answer["error"]) == ("task_not_running", True)
-    agent = calls.submit_task_with_preemption("agent", "p", AgentActor, {"cpu": 1})
+
+
+PRINT_PROCESS = ["sh", "-c", "echo $PROCESS"]
+
+
+@pytest.fixture
+def process(service):
+    """Starts processes of tasks, which start commands."""
+    processes = []
+
+    def start_process(task_id, process_name=None):
+        processes.append(ExecRunner(service, task_id, process_name))
+        return processes[-1]
+
+    yield start_process
+    for started in processes:
+        started.close()
+    service.do(closed(service.backend.cleaners))
+
+
+def test_a_command_in_an_agent_is_started_by_its_process(calls, process):
+    agent = calls.submit_task_with_preemption("t", "p", AgentActor, {"cpu": 1}, agent_name="a")
     assert agent["success"]
-    assert "runs in an agent" in calls.exec_in_task("agent", ["true"])["error"]
+    runner = process("t")
+    assert calls.exec_in_task("t", PRINT_PROCESS)["stdout"] == "a\n"
+    assert runner.orders[0].task_id == "t"
+    answer = calls.exec_in_task("t", ["true"], rank=1)
+    assert answer["reason"] == "task_not_running"
+    assert answer["error"] == "task 't' is no gang, so it has no member 1; leave the member out"
+
+
+def test_a_command_in_a_gang_is_started_by_the_member_that_is_named(calls, process, service):
+    gang = calls.submit_task_with_preemption(
+        "t", "p", AgentActor, {"cpu": 1}, agent_name="g", replicas=3, min_replicas=2
+    )
+    assert gang["success"]
+    for rank in range(2):
+        process("t", f"g-{rank}")
+    assert calls.exec_in_task("t", PRINT_PROCESS)["stdout"] == "g-0\n"
+    assert calls.exec_in_task("t", PRINT_PROCESS, rank=1)["stdout"] == "g-1\n"
+    assert "its members are 0 to 2" in calls.exec_in_task("t", ["true"], rank=3)["error"]
+    # The extra member is a task of its own.
+    while "g-2" not in service.running.reactor.state.running.by_id:
+        service.do(asyncio.sleep(0))
+    process("g-2")
+    assert calls.exec_in_task("t", PRINT_PROCESS, rank=2)["stdout"] == "g-2\n"
+    assert calls.exec_in_task("g-2", PRINT_PROCESS)["stdout"] == "g-2\n"
+    assert calls.cancel_task("g-2")["success"]
+    answer = calls.exec_in_task("t", ["true"], rank=2)
+    assert "member 2 of 't' does not run now" in answer["error"]
+
+
+def test_the_end_of_a_gang_ends_the_commands_beside_its_members(calls, process, service):
+    gang = calls.submit_task_with_preemption(
+        "t", "p", AgentActor, {"cpu": 1}, agent_name="g", replicas=2
+    )
+    assert gang["success"]
+    process("t", "g-1")
+    request = StartExec(task_id="t", command=("sleep", "600"), rank=1, request_id="one")
+    assert ask(service, request).facts["node_id"] == "own"
+    assert calls.cancel_task("t")["success"]
+    service.do(closed(service.backend.cleaners))
+    part = read(service, task_id="t")
+    assert part.error.startswith("attempt 1 of task 't' has ended (cancelled_by_request)")
 
 
 def test_a_driver_that_has_not_begun_is_said(calls, runner):

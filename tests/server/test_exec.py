@@ -12,21 +12,20 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.runtime.backend import NodeView
 from tests.runtime.exec_runner import ExecRunner
 from tests.runtime.test_exec_sessions import closed
-from tests.server.work import ask, submit
+from tests.server.work import ask
 
 JOB = {"task_id": "j", "entrypoint": ["true"], "pool_name": "p", "resources": {"cpu": 1}}
 
 
 @pytest.fixture
 def job(mesh, api, monkeypatch):
-    """The path for commands in a job that runs, beside a task of an agent."""
+    """The path for commands in a job that runs."""
     size = parse_resources({"cpu": 2})
     mesh.backend.free = [NodeView(node_id="node-1", total=size, free=size, labels={})]
     mesh.do(mesh.running.monitor.observe())
     monkeypatch.setattr(mesh.backend, "run_task", lambda *_: asyncio.Event().wait())
     ask(mesh, ChangePolicy(changes={"allow_exec": True}, client="test"))
     ask(mesh, EnsurePool(name="p", resources=size))
-    submit(mesh, "second", queue=False)
     assert api.send("POST", "/jobs", JOB)["success"]
     runner = ExecRunner(mesh, "j")
     yield "/tasks/j/exec"
@@ -61,7 +60,7 @@ def test_what_cannot_be_done_says_why(mesh, api, job):
     assert "session" in api.get(job, 400)["error"]
     refused = api.send("POST", "/tasks/none/exec", {"command": ["true"]}, 404)
     assert refused["reason"] == "task_not_found"
-    refused = api.send("POST", "/tasks/second/exec", {"command": ["true"]}, 409)
+    refused = api.send("POST", job, {"command": ["true"], "rank": 1}, 409)
     assert refused["reason"] == "task_not_running"
     ask(mesh, ChangePolicy(changes={"allow_exec": False}, client="test"))
     refused = api.send("POST", job, {"command": ["true"]}, 403)

@@ -188,6 +188,8 @@ class ControlChannel:
         self._received: list[int] = []
         #: The report of a task's run that has ended; None: it has not.
         self.report_of: Callable[[str], bytes | None] = lambda _task_id: None
+        #: Starts a command beside this process; None: the object does that, which is the runner of a job.
+        self.begin_exec: Callable[[bytes], None] | None = None
         self._thread: threading.Thread | None = None
         self._points = SafePoints(self._save_at_point)
         #: Saves that a coroutine has begun at a safe point.
@@ -368,12 +370,22 @@ class ControlChannel:
         if command.kind == "notice":
             return self._call("on_preemption_notice", command.seconds, until=until)
         if command.kind == "exec":
-            return self._call("begin_exec", command.order, until=until)
+            return self._begin_exec(command.order, until)
         try:
             result = self._cancel(command.task_id, until)
         finally:
             self._points.release()
         return msgspec.structs.replace(result, running=self.running.now)
+
+    def _begin_exec(self, order: bytes, until: float) -> CommandResult:
+        """Start a command beside the driver of a job, or beside this process."""
+        if self.begin_exec is None:
+            return self._call("begin_exec", order, until=until)
+        try:
+            self.begin_exec(order)
+        except OSError as error:
+            return _failure(error)
+        return CommandResult()
 
     def was_cancelled(self, task_id: str) -> bool:
         """Whether the scheduler has cancelled this task."""

@@ -1,4 +1,4 @@
-"""The process that runs a command inside the claim of a lease, which has no process of its own."""
+"""Commands beside the process of an agent, and in the claim of a lease, which has no process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from schedulemesh.core.agent.exec_process import begin_exec
 from schedulemesh.core.agent.job_runner import driver_environment, node_environment, ray_address
 from schedulemesh.core.agent.process_marks import mark_this_process
-from schedulemesh.protocol.agents import unpack
+from schedulemesh.protocol.agents import AgentInit, unpack
 from schedulemesh.protocol.exec_messages import ExecOrder
 
 
@@ -27,3 +27,19 @@ class ExecHost:
         environment = driver_environment(os.environ, node_environment())
         environment |= {"RAY_ADDRESS": ray_address(), **variables}
         begin_exec(unpack(order, ExecOrder), environment, Path.home())
+
+
+def begin_in_agent(init: AgentInit, order: bytes) -> None:
+    """Start a command, as a packed ExecOrder says, in the environment and the folder of this process, which
+    is that of an agent. Raises OSError where nobody takes its output.
+    """
+    # Its GPUs and threads are those of the node for a driver, but for an agent those that Ray gave to it.
+    environment = driver_environment(os.environ, os.environ) | init.array
+    what = unpack(order, ExecOrder)
+    environment |= {
+        "RAY_ADDRESS": ray_address(),
+        "SCHEDULEMESH_NAME": init.scheduler,
+        "SCHEDULEMESH_NAMESPACE": init.namespace,
+        "SCHEDULEMESH_TASK_ID": what.task_id,
+    }
+    begin_exec(what, environment, None)

@@ -121,7 +121,15 @@ class AgentHost:
         self._sm_channel = ControlChannel(self._sm_init, supervisor)
         self._sm_runs = TaskRuns(self._sm_channel.was_cancelled)
         self._sm_channel.report_of = self._sm_runs.report_of
+        if self._sm_init.job is None:
+            self._sm_channel.begin_exec = self._sm_begin_exec
         set_current(self._sm_channel)
+
+    def _sm_begin_exec(self, order: bytes) -> None:
+        """Start a command beside this process. Raises OSError where nobody takes its output."""
+        from schedulemesh.core.agent.exec_host import begin_in_agent
+
+        begin_in_agent(self._sm_init, order)
 
     def _sm_class(self) -> UserClass:
         """The user's class."""

@@ -529,19 +529,27 @@ _ARRAYS: Mapping[str, tuple[str, str]] = {
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "exec_off": (
         (
-            "commands inside jobs and leases are switched off here; an operator allows them with "
+            "commands inside tasks and leases are switched off here; an operator allows them with "
             "update_preemption_policy(allow_exec=True)"
         ),
-        "这里没有开启在作业和租约内执行命令；运维人员可用 update_preemption_policy(allow_exec=True) 开启",
+        "这里没有开启在任务和租约内执行命令；运维人员可用 update_preemption_policy(allow_exec=True) 开启",
     ),
     "exec_no_task": ("there is no task {task!r}", "没有任务 {task!r}"),
     "exec_not_running": (
         "task {task!r} does not run (it is {state:code}); commands are started while it does",
         "任务 {task!r} 没有在运行（{state:code}）；只有运行时才能在其中执行命令",
     ),
-    "exec_in_agent": (
-        "task {task!r} runs in an agent; commands are started in jobs and in leases",
-        "任务 {task!r} 运行在 agent 中；只能在作业和租约内执行命令",
+    "exec_no_gang": (
+        "task {task!r} is no gang, so it has no member {member}; leave the member out",
+        "任务 {task!r} 不是任务组，没有成员 {member}；请省略成员",
+    ),
+    "exec_member_away": (
+        "member {member} of {task!r} does not run now; members beyond its core come and go",
+        "{task!r} 的成员 {member} 现在没有运行；核心之外的成员会增减",
+    ),
+    "exec_no_member": (
+        "{task!r} has no member {member}; its members are 0 to {last}",
+        "{task!r} 没有成员 {member}；其成员为 0 到 {last}",
     ),
     "exec_too_many": (
         (

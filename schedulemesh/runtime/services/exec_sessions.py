@@ -1,7 +1,7 @@
-"""Requests for commands inside the claims of jobs and leases: start one, read its output, send it input.
+"""Requests for commands inside the claims of tasks and leases: start one, read its output, send it input.
 
-The process of a job starts them beside its driver. A lease has no process, so they get an actor of their own
-in its first bundle, which takes no resources.
+The process of an agent starts them beside itself, that of a job beside its driver. A lease has no process, so
+they get an actor of their own in its first bundle, which takes no resources.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import time
 import msgspec
 
 from schedulemesh.api.exec_sessions import ReadExec, StartExec, WriteExec
-from schedulemesh.domain.payloads import JobPayload, LeasePayload
+from schedulemesh.domain.payloads import GangPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.task import ENDED_STATES, TaskPhase
 from schedulemesh.engine.messages.facts import AgentEnded
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.protocol.agents import Accelerators, MessageError, unpack
 from schedulemesh.protocol.answers import Details, ExecOutput, Refusal, details
 from schedulemesh.protocol.exec_messages import ExecOrder
+from schedulemesh.runtime.agents.gangs import processes_of
 from schedulemesh.runtime.agents.process_cleanup import ActorLocation
 from schedulemesh.runtime.backend import BackendError, BundleSlot, Handle
 from schedulemesh.runtime.handlers import handler
@@ -40,23 +41,24 @@ MAX_OF_TASK, MAX_SESSIONS = 8, 64
 _START_S, _COUNTED_S = 30.0, 90.0
 #: Seconds for Ray to say which GPUs the bundle of a lease has.
 _DEVICES_S = 5.0
+#: What a task is called, by its kind, where that is no task in the words of people.
+_NOUNS = {"job": "job", "lease": "lease"}
 
 
 class _Runner(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a command is started: by the process of a job, or in the group of a lease."""
+    """Where a command is started: by the process of an agent, or in the group of a lease."""
 
-    #: The agent of the job or the lease.
-    name: str
+    #: The agent of the task or the lease; of an extra member of an elastic gang its own.
+    agent_name: str
     incarnation: int
+    #: The process that starts it: of a gang that of a member; else that of the agent.
+    process_name: str
     node_id: str
     attempt: int
-    #: Of a lease: the first bundle of its group; None: it is a job.
+    #: What it is, for people: task, job or lease.
+    noun: str
+    #: Of a lease: the first bundle of its group; None: it is none.
     slot: BundleSlot | None = None
-
-    @property
-    def noun(self) -> str:
-        """What it is, for people."""
-        return "job" if self.slot is None else "lease"
 
 
 class _Session(msgspec.Struct, kw_only=True):
@@ -149,6 +151,7 @@ class ExecService(Service):
         order = ExecOrder(
             address=address,
             command=request.command,
+            task_id=request.task_id,
             takes_input=request.takes_input,
             terminal=request.terminal,
             rows=request.rows,
@@ -158,13 +161,13 @@ class ExecService(Service):
         if runner.slot is not None:
             return await self._begin_in_lease(session_id, session, runner.slot, packed)
         result = await self._agents.commands.execute(
-            runner.name, runner.incarnation, "exec", _START_S, order=packed
+            runner.process_name, runner.incarnation, "exec", _START_S, order=packed
         )
         if result is not None and result.able and result.success:
             return None
         await cleanup.end_exec(runner.node_id, session_id)
         if result is None:
-            return f"the process of job {request.task_id!r} does not answer"
+            return f"the process of {runner.noun} {request.task_id!r} does not answer"
         return result.error or (
             f"the driver of job {request.task_id!r} has not begun yet, or has ended; try again"
         )
@@ -174,7 +177,7 @@ class ExecService(Service):
     ) -> str | None:
         """Start a command in the group of a lease; why it could not be."""
         settings = self._settings
-        session.marked_as = f"{session.runner.name}#exec-{session_id}"
+        session.marked_as = f"{session.runner.agent_name}#exec-{session_id}"
         mark = self._backend.process_mark(settings.namespace, session.marked_as)
         variables = {
             **await self._devices_of(slot),
@@ -208,7 +211,7 @@ class ExecService(Service):
         """With a lease its commands end, also where nobody asks for them any more."""
         ended = {fact.agent_name for fact in step.facts if isinstance(fact, AgentEnded)}
         for session in tuple(self._sessions.values()) if ended else ():
-            if session.actor is not None and session.runner.name in ended:
+            if session.actor is not None and session.runner.agent_name in ended:
                 self._end_actor(session)
 
     def _look(self, session_id: str) -> None:
@@ -245,7 +248,7 @@ class ExecService(Service):
             actor_name=session.marked_as,
             node_id=session.runner.node_id,
         )
-        await self._agents.cleanup.terminate(location, session.runner.name)
+        await self._agents.cleanup.terminate(location, session.runner.agent_name)
 
     def _runner_of(self, request: StartExec) -> _Runner | Refused:
         """Which process starts the command; or why none does."""
@@ -256,29 +259,34 @@ class ExecService(Service):
         agent = None if task is None else state.agents.get(task.agent_name)
         if task is None or agent is None or task.phase is not TaskPhase.RUNNING:
             return _not_running(state, task_id)
-        slot, node_id = self._place_of(agent)
+        named = _process_of(state, agent, request.rank)
+        if named is None:
+            return _no_member(task_id, agent, request.rank)
+        agent_name, process = named
+        slot, node_id = self._place_of(process)
         if node_id is None:
-            in_agent = say("exec_in_agent", task=task_id)
-            return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=in_agent)
+            return _not_running(state, task_id)
         if (too_many := self._too_many(task_id)) is not None:
             return Refused(reason=Reason.TOO_MANY_COMMANDS, error_text=too_many)
         return _Runner(
-            name=agent.spec.name,
-            incarnation=agent.incarnation,
+            agent_name=agent_name,
+            incarnation=process.incarnation,
+            process_name=process.spec.name,
             node_id=node_id,
             attempt=task.attempts.number,
+            noun=_NOUNS.get(agent.spec.payload.kind, "task"),
             slot=slot,
         )
 
-    def _place_of(self, agent: Agent) -> tuple[BundleSlot | None, str | None]:
-        """Of a lease the first bundle of its group, and the node of that; of a job the node of its driver."""
-        if isinstance(agent.spec.payload, JobPayload):
-            return None, agent.node_id
-        group = self._reactor.state.groups.by_id.get(agent.group_id or "")
-        if not isinstance(agent.spec.payload, LeasePayload) or group is None:
+    def _place_of(self, process: Agent) -> tuple[BundleSlot | None, str | None]:
+        """Of a lease the first bundle of its group, and the node of that; else the node of the process."""
+        if not isinstance(process.spec.payload, LeasePayload):
+            return None, process.node_id
+        group = self._reactor.state.groups.by_id.get(process.group_id or "")
+        slot = self._groups.slot(process.group_id or "")
+        if group is None or slot is None or not group.node_ids:
             return None, None
-        slot = self._groups.slot(agent.group_id or "")
-        return slot, group.node_ids[0] if slot is not None and group.node_ids else None
+        return slot, group.node_ids[0]
 
     def _too_many(self, task_id: str) -> Sentence | None:
         """Why no further session is begun; None: one may be."""
@@ -312,7 +320,7 @@ class ExecService(Service):
             state, runner = self._reactor.state, session.runner
             if runner.node_id not in state.cluster.nodes:
                 return f"node {runner.node_id} is lost, and the command with it"
-            agent = state.agents.get(runner.name)
+            agent = state.agents.get(runner.agent_name)
             task = state.running.by_id.get(session.task_id)
             goes_on = agent is not None and agent.incarnation == runner.incarnation
             if goes_on and task is not None and task.phase is TaskPhase.RUNNING:
@@ -326,6 +334,30 @@ class ExecService(Service):
             return f"{what} {verb} ({how}), and the command with it"
 
         return await self._reactor.read(look)
+
+
+def _process_of(state: MeshState, agent: Agent, member: int) -> tuple[str, Agent] | None:
+    """A process of an agent, after the name of the agent with which it ends; None: there is no such member,
+    or it does not run. Of a lease it is the lease itself.
+    """
+    processes = processes_of(state, agent) or (agent,)
+    if member < len(processes):
+        return agent.spec.name, processes[member]
+    name = f"{agent.spec.name}-{member}"
+    extra = state.agents.get(name) if name in agent.spec.extra_names else None
+    return None if extra is None or not isinstance(extra.phase, Running) else (name, extra)
+
+
+def _no_member(task_id: str, agent: Agent, member: int) -> Refused:
+    """Why there is no command beside a member: the task has none of that rank, or it does not run now."""
+    count = len(agent.spec.process_names) + len(agent.spec.extra_names)
+    if not isinstance(agent.spec.payload, GangPayload):
+        no_member = say("exec_no_gang", task=task_id, member=member)
+    elif member < count:
+        no_member = say("exec_member_away", task=task_id, member=member)
+    else:
+        no_member = say("exec_no_member", task=task_id, member=member, last=count - 1)
+    return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=no_member)
 
 
 def _not_running(state: MeshState, task_id: str) -> Refused:
