@@ -62,6 +62,13 @@ class Call(
         """Whether its answer may come long after it was asked for."""
         return bool(getattr(self, "wait_s", 0.0))
 
+    @property
+    def searches(self) -> bool:
+        """Whether it is answered by a search, which may take as long as hundreds of reads, and changes
+        nothing.
+        """
+        return False
+
     def __post_init__(self) -> None:
         for name, optional, checks in _checked_fields(type(self)):
             value = getattr(self, name)

@@ -145,6 +145,11 @@ class EvaluatePreemption(Call, tag="evaluate_preemption", frozen=True, kw_only=T
     resources: CheckedResources | None = None
     limit: Annotated[int, whole_number(0, MAX_CANDIDATES)] = 100
 
+    @property
+    def searches(self) -> bool:
+        """See Call."""
+        return True
+
 
 class GetPreemptionStats(Call, tag="get_preemption_stats", frozen=True, kw_only=True):
     """Get preemption statistics."""

@@ -198,6 +198,11 @@ class SubmitTask(CallWithBlobs, tag="submit_task", frozen=True, kw_only=True):
         """See Call."""
         return _starts(self.submission)
 
+    @property
+    def searches(self) -> bool:
+        """See Call."""
+        return self.submission.dry_run
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_submission(self.submission)
@@ -373,6 +378,11 @@ class ExplainTask(OfTask, tag="explain_task", frozen=True, kw_only=True):
             "Explain a task: why it waits, where it runs, by whom it was evicted, how it ended",
         ),
     )
+
+    @property
+    def searches(self) -> bool:
+        """See Call."""
+        return True
 
 
 class ListTasks(Call, tag="list_tasks", frozen=True, kw_only=True):

@@ -62,6 +62,9 @@ class Answer(
 ):
     """Base of all answers."""
 
+    #: Of a search: seconds that the supervisor computed for it.
+    search_s: float = 0.0
+
 
 class Malformed(Answer, tag="malformed", frozen=True, kw_only=True):
     """The request is not valid; the client raises InvalidRequestError."""
@@ -325,6 +328,15 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyAnswer)
 
 
+class _SearchTime(msgspec.Struct):
+    """What is read of an encoded answer of which nothing else is needed."""
+
+    search_s: float = 0.0
+
+
+_search_time_decoder = msgspec.msgpack.Decoder(_SearchTime)
+
+
 def encode_answer(answer: AnyAnswer) -> bytes:
     """Encode an answer."""
     return _encoder.encode(answer)
@@ -334,6 +346,15 @@ def read_answer(data: bytes) -> AnyAnswer:
     """Decode an answer of any type."""
     answer: AnyAnswer = _decoder.decode(data)
     return answer
+
+
+def search_seconds(answer: AnyAnswer | bytes) -> float:
+    """Seconds that the supervisor computed for an answer, which may be encoded; 0: it is not that of a
+    search.
+    """
+    if isinstance(answer, bytes):
+        return _search_time_decoder.decode(answer).search_s
+    return answer.search_s
 
 
 def decode_answer(data: bytes, expected: type[AnswerT]) -> AnswerT | Refused:

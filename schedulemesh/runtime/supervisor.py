@@ -42,6 +42,7 @@ from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.frames import Ask
 from schedulemesh.protocol.local_sockets import socket_name
 from schedulemesh.protocol.long_answers import with_encoded_rows
+from schedulemesh.protocol.processor_time import ProcessorTime
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agents.command_queue import POLL_S
 from schedulemesh.runtime.agents.gangs import every_process
@@ -205,7 +206,10 @@ class SupervisorService:
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
         requests = await self.ready()
-        answer = await self._carried_out(request, requests.answer(request, refs, caller, address))
+        answering = requests.answer(request, refs, caller, address)
+        if request.searches:
+            answering = _with_search_time(answering)
+        answer = await self._carried_out(request, answering)
         turns = requests.running.reactor.turns
         if isinstance(answer, WithHandles):
             return encode_answer(await with_encoded_rows(answer.answer, turns)), answer.handles
@@ -671,3 +675,14 @@ class SupervisorService:
         for namespace, name in self._agents.unclaimed_actors(living, set()):
             await self._agents.end_unclaimed(namespace, name)
         await self._groups.remove_all()
+
+
+async def _with_search_time(
+    searching: Coroutine[object, object, AnyAnswer | WithHandles],
+) -> AnyAnswer | WithHandles:
+    """The answer to a search, which says for how long this process has computed it."""
+    timed = ProcessorTime(searching)
+    answer = await timed
+    if isinstance(answer, WithHandles):
+        return answer
+    return msgspec.structs.replace(answer, search_s=timed.seconds)

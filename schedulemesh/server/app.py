@@ -71,7 +71,7 @@ from schedulemesh.server.problems import (
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
 from schedulemesh.server.request_limits import check_json
-from schedulemesh.server.search_pace import SearchPace, is_search
+from schedulemesh.server.search_pace import AnswerT, SearchPace
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
 
@@ -256,30 +256,33 @@ class _Calls:
         caller: TokenCaller = request.state.caller
         call = _by(caller, decoded)
         ask = partial(self._gateway.ask_packed, call, caller)
-        answer = await self._answered(request, call, ask)
+        response = await self._answered(request, call, ask, _packed_response)
         # The supervisor has refused a change that the role does not allow, and has recorded it.
         _allowed(request, kind)
         if kind in TOKEN_CHANGES:
             self._tokens.outdated()
-        return Response(answer, media_type=MSGPACK)
+        return response
 
     async def _answered(
-        self, request: Request, call: Call, ask: Callable[[], Awaitable[Value]]
+        self,
+        request: Request,
+        call: Call,
+        ask: Callable[[], Awaitable[AnswerT]],
+        respond: Callable[[AnswerT], Value],
     ) -> Value:
-        """The answer to a call. Raises Problem where the client has gone away meanwhile, or where it had to
-        wait and its token is accepted no more.
+        """What ``respond`` makes of the answer to a call. Raises Problem where the client has gone away
+        meanwhile, or where it had to wait and its token is accepted no more.
         """
-        if is_search(call):
-            return await while_connected(
-                request.receive, partial(self._pace_of(request).search, ask)
-            )
+        if call.searches:
+            search = partial(self._pace_of(request).search, ask, respond)
+            return await while_connected(request.receive, search)
         if call.changes_state and not call.waits:
-            return await ask()
+            return respond(await ask())
         turn = None if call.changes_state or call.waits else self._turn_of(request)
         answer = await while_connected(request.receive, ask, turn, ends=not call.changes_state)
         if call.waits and not call.changes_state:
             await self._check_still_allowed(request, type(call))
-        return answer
+        return respond(answer)
 
     def _turn_of(self, request: Request) -> asyncio.Semaphore:
         """That of the reads with the token of a request."""
@@ -380,8 +383,8 @@ class _Calls:
         async def answer(request: Request) -> Response:
             call = single.request(request.path_params)
             _allowed(request, type(call))
-            answered = await self._answered(request, call, partial(self._reads.ask, call))
-            return await self._rows_response(plain(answered))
+            ask = partial(self._reads.ask, call)
+            return await self._rows_response(await self._answered(request, call, ask, plain))
 
         return answer
 
@@ -467,17 +470,16 @@ class _Calls:
             # What the role does not allow is refused by the supervisor, which records it.
             if is_packed:
                 ask_packed = partial(self._gateway.ask_packed, call, caller)
-                encoded = await self._answered(request, call, ask_packed)
-                return Response(encoded, media_type=MSGPACK)
+                return await self._answered(request, call, ask_packed, _packed_response)
             ask = partial(self._gateway.ask, call, caller)
-            answered = await self._answered(request, call, ask)
-            facts = _facts_with_secret(answered) if change.reveals else plain(answered)
-            if isinstance(call, SubmitTask) and call.submission.dry_run:
-                del facts["state"]
-                facts["dry_run"] = True
+            if change.reveals:
+                respond = partial(_response_with_secret, secret)
+            else:
+                respond = partial(_change_response, call)
+            response = await self._answered(request, call, ask, respond)
             if change.asks in TOKEN_CHANGES:
                 self._tokens.outdated()
-            return json_response({**facts, "token": secret} if change.reveals else facts)
+            return response
 
         return answer
 
@@ -490,7 +492,7 @@ class _Calls:
             task_id = parse_name(request.path_params["task_id"], "task_id")
             call = read.request(task_id, parameters)
             ask = partial(self._gateway.ask, call, request.state.caller)
-            facts = read.facts_of(await self._answered(request, call, ask))
+            facts = await self._answered(request, call, ask, read.facts_of)
             return json_response({"success": True, "task_id": task_id, **facts})
 
         return answer
@@ -512,10 +514,24 @@ class _Calls:
         return _with_id(change.request(received), received.request_id)
 
 
-def _facts_with_secret(answer: AnyAnswer) -> dict[str, Any]:
-    """An answer that has a secret beside it: a repetition is refused, because the secret was not kept."""
+def _packed_response(encoded: bytes) -> Response:
+    """The response with an answer in the form in which the supervisor has encoded it."""
+    return Response(encoded, media_type=MSGPACK)
+
+
+def _change_response(call: Call, answer: AnyAnswer) -> Response:
+    """The response to a change. Raises Problem for a refusal."""
+    facts = plain(answer)
+    if isinstance(call, SubmitTask) and call.submission.dry_run:
+        del facts["state"]
+        facts["dry_run"] = True
+    return json_response(facts)
+
+
+def _response_with_secret(secret: str, answer: AnyAnswer) -> Response:
+    """The response to a change that has made a secret: a repetition is refused, because that was not kept."""
     try:
-        return plain(answer)
+        return json_response({**plain(answer), "token": secret})
     except Problem as problem:
         if problem.body["reason"] != Reason.REQUEST_ID_REUSED.value:
             raise

@@ -8,11 +8,19 @@ import pytest
 
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.api.pools import CreatePool, ListPools
+from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import JournalError, SchedulerUnavailableError
 from schedulemesh.protocol.agents import unpack
-from schedulemesh.protocol.answers import Details, Hello, Listed, PoolResponse, decode_answer
+from schedulemesh.protocol.answers import (
+    Details,
+    Hello,
+    Listed,
+    PoolResponse,
+    decode_answer,
+    search_seconds,
+)
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import supervisor as module
 from schedulemesh.runtime.backend import BackendError
@@ -65,6 +73,18 @@ def test_all_callers_wait_for_the_same_recovery(backend, journal_file):
         assert first is second
         assert unpack(await service.hello(), Hello).job_id == "the job"
         assert (await service.alive())[0] is True
+        await killed(service)
+
+    run(story())
+
+
+def test_only_searches_say_what_was_computed_for_them(backend, journal_file):
+    async def story():
+        service = supervisor(backend, journal_file)
+        await create_pool(service)
+        evaluate = EvaluatePreemption(priority=1.0, pool_name="p")
+        assert search_seconds(await service.ask(encode_request(evaluate))) > 0
+        assert search_seconds(await service.ask(encode_request(ListPools()))) == 0
         await killed(service)
 
     run(story())

@@ -39,7 +39,8 @@ class Supervisor:
             await asyncio.sleep(self.takes_s)
         finally:
             self.now_asked -= 1
-        return encode_answer(Listed(rows=[{"position": position}]))
+        search_s = self.takes_s if request.searches else 0.0
+        return encode_answer(Listed(rows=[{"position": position}], search_s=search_s))
 
 
 def recent(supervisor):

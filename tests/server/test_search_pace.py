@@ -1,4 +1,6 @@
-"""Searches with one token are made one at a time, each after a rest; in virtual time."""
+"""Searches with one token are made one at a time, each after a rest that depends on what was computed for the
+last one; in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -8,52 +10,122 @@ import pytest
 
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.api.tasks import CompleteTask, ExplainTask, ListTasks
-from schedulemesh.server.search_pace import MAX_REST_S, REST, SearchPace, is_search
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.answers import Response, encode_answer
+from schedulemesh.server.search_pace import MAX_REST_S, REST, SearchPace
+from tests.protocol.processor import Processor
 from tests.runtime import virtual_time
 
-
-def search_of(seconds, times):
-    async def ask():
-        loop = asyncio.get_running_loop()
-        times.append(loop.time())
-        await asyncio.sleep(seconds)
-        return len(times)
-
-    return ask
+REFUSED = Refused(reason=Reason.CLUSTER_OUT_OF_RESOURCES, error_text="no")
 
 
-async def begun_by_three(seconds):
-    """When three searches began that were asked for at once, and what they answered."""
-    pace, times = SearchPace(), []
-    answers = await asyncio.gather(*(pace.search(search_of(seconds, times)) for _ in range(3)))
-    return [at - times[0] for at in times], answers
+class Searches:
+    """Searches with one token: when each was asked for, in the time of the loop."""
+
+    def __init__(self, *, waits_s, search_s=0.0, own_s=0.0, encoded=False):
+        """``waits_s``: from asking to the answer; ``search_s``: what the supervisor computes; ``own_s``: what
+        this process computes.
+        """
+        self.processor, self.times = Processor(), []
+        self.pace = SearchPace(self.processor.clock)
+        self.waits_s, self.own_s = waits_s, own_s
+        answer = Response(outcome=REFUSED, search_s=search_s)
+        self.answer = encode_answer(answer) if encoded else answer
+
+    async def ask(self):
+        self.times.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self.waits_s)
+        return self.answer
+
+    def respond(self, _answer):
+        self.processor.compute(self.own_s)
+        return len(self.times)
+
+    def search(self):
+        return self.pace.search(self.ask, self.respond)
+
+    @property
+    def begins(self):
+        return [at - self.times[0] for at in self.times]
 
 
-@pytest.mark.parametrize(("seconds", "rest"), [(0.1, 0.1 * REST), (10.0, MAX_REST_S)])
-def test_each_begins_after_a_rest_in_times_of_what_the_last_one_took(seconds, rest):
-    times, answers = virtual_time.run(begun_by_three(seconds))
-    assert answers == [1, 2, 3]
-    assert times == pytest.approx([0.0, seconds + rest, 2 * (seconds + rest)])
+async def three(searches):
+    """What three searches answer that are asked for at once."""
+    return await asyncio.gather(*(searches.search() for _ in range(3)))
 
 
-async def after_one_that_fails():
-    pace, times = SearchPace(), []
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize(
+    ("search_s", "own_s", "rest_s"),
+    [
+        (0.1, 0.0, 0.1 * REST),
+        (0.0, 0.05, 0.05 * REST),
+        (0.1, 0.05, 0.15 * REST),
+        (10.0, 0.0, MAX_REST_S),
+    ],
+)
+def test_each_begins_after_a_rest_in_times_of_what_the_last_one_has_computed(
+    encoded, search_s, own_s, rest_s
+):
+    searches = Searches(waits_s=0.2, search_s=search_s, own_s=own_s, encoded=encoded)
+    assert virtual_time.run(three(searches)) == [1, 2, 3]
+    assert searches.begins == pytest.approx([0.0, 0.2 + rest_s, 2 * (0.2 + rest_s)])
 
-    async def fails():
-        await asyncio.sleep(0.1)
+
+def test_a_flood_of_others_that_delays_the_answers_makes_no_rest_longer():
+    searches = Searches(waits_s=30.0, search_s=0.001)
+    virtual_time.run(three(searches))
+    assert searches.begins == pytest.approx([0.0, 30.004, 60.008])
+
+
+async def after_one_that_is_refused(searches):
+    def refuse(_answer):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await pace.search(fails)
-    return await pace.search(search_of(0.1, times))
+        await searches.pace.search(searches.ask, refuse)
+    return await searches.search()
+
+
+def test_what_is_refused_has_been_searched():
+    searches = Searches(waits_s=0.0, search_s=0.1)
+    assert virtual_time.run(after_one_that_is_refused(searches)) == 2
+    assert searches.begins == pytest.approx([0.0, 0.1 * REST])
+
+
+async def after_one_that_fails(searches):
+    async def fail():
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await searches.pace.search(fail, searches.respond)
+    return await searches.search()
 
 
 def test_one_that_fails_keeps_nobody_waiting():
-    assert virtual_time.run(after_one_that_fails()) == 1
+    assert virtual_time.run(after_one_that_fails(Searches(waits_s=0.0))) == 1
+
+
+async def after_clients_that_go_away(searches):
+    """A search after one whose client goes away while it is made, and after one that never begins."""
+    first = asyncio.ensure_future(searches.search())
+    await asyncio.sleep(0.1)
+    first.cancel()
+    second = asyncio.ensure_future(searches.search())
+    await asyncio.sleep(2.1)
+    second.cancel()
+    return await searches.search()
+
+
+def test_a_search_whose_client_has_gone_away_keeps_its_turn_and_has_its_rest():
+    searches = Searches(waits_s=2.0, search_s=0.2)
+    assert virtual_time.run(after_clients_that_go_away(searches)) == 2
+    assert searches.begins == pytest.approx([0.0, 2.0 + 0.2 * REST])
 
 
 def test_what_is_a_search():
-    assert is_search(ExplainTask(task_id="a"))
-    assert is_search(EvaluatePreemption(priority=1.0, pool_name="p"))
-    assert not is_search(ListTasks())
-    assert not is_search(CompleteTask(request_id="r", task_id="a"))
+    assert ExplainTask(task_id="a").searches
+    assert EvaluatePreemption(priority=1.0, pool_name="p").searches
+    assert not ListTasks().searches
+    assert not CompleteTask(request_id="r", task_id="a").searches

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.rehearsals import Rehearsals
 from schedulemesh.server.problems import Problem
-from schedulemesh.server.search_pace import SearchPace, is_search
+from schedulemesh.server.search_pace import SearchPace
 from schedulemesh.server.shared_reads import SharedReads
 
 #: Seconds for which an answer is shown again while there are no events.
@@ -49,9 +50,8 @@ class PacedReads:
 
     async def ask_packed(self, request: Call) -> bytes:
         """See ``SupervisorClient``."""
-        if not is_search(request):
-            return await self._gateway.ask_packed(request)
-        return await self._pace.search(lambda: self._gateway.ask_packed(request))
+        ask = partial(self._gateway.ask_packed, request)
+        return await (self._pace.search(ask, bytes) if request.searches else ask())
 
 
 class _LastRead(msgspec.Struct):
