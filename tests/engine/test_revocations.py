@@ -466,6 +466,54 @@ def test_a_claim_that_would_be_revoked_does_not_make_a_pool_one_that_uses_more_t
     assert "borrower" in mesh.state.agents
 
 
+# a dry run says what the submission does
+
+
+@pytest.mark.parametrize("queue", [True, False])
+def test_a_dry_run_names_the_node_on_which_the_owner_starts_when_a_claim_is_revoked(queue):
+    """``borrower`` waits for n1 until the quota of ``v`` is back, which leaves n0. Without that claim there is
+    room on n1 at once, and nobody waits for ``v``.
+    """
+    mesh = Mesh(
+        pool("a", gpu=2, cpu=8, lending=LENDING),
+        pool("b", gpu=2, cpu=8, lending=LENDING),
+        nodes=[node("n0", gpu=2, cpu=8), node("n1", gpu=4, cpu=8)],
+    )
+    mesh.run("v", "b", 1.0, gpu=2, cpu=1, class_key="c")
+    assert mesh.state.agents["v"].place.node_id == "n0"
+    mesh.handle(ClassProbed(class_key="c"))
+    mesh.queue("borrower", "b", 9.0, gpu=4, cpu=1, class_key="c")
+    assert leaving_for(mesh.state.agents["borrower"]) == ["v"]
+    how = {"gpu": 2, "cpu": 1, "class_key": "c", "more": {"queue": queue}}
+    dry = mesh.dry("owner", "a", **how)
+    assert (dry.cancelled_starts, dry.node_id) == (("borrower",), "n1")
+    mesh.submit("owner", "a", **how)
+    assert mesh.state.agents["owner"].place.node_id == "n1"
+    assert list(mesh.starts) == ["owner"]
+
+
+def test_a_start_that_has_been_cancelled_no_longer_counts_for_what_its_pool_uses_beyond_its_quota():
+    """Without ``borrower`` pool b uses only CPUs beyond its quota, so ``victim``, with two GPUs of its own
+    quota, may be reclaimed: when that is looked for, and when the start of ``borrower`` has been cancelled.
+    """
+    mesh = Mesh(
+        pool("a", gpu=9, cpu=64, lending=LENDING),
+        pool("b", gpu=3, cpu=2, lending=LENDING),
+        nodes=[node("n1", gpu=2, cpu=64), node("n2", gpu=2, cpu=64)],
+    )
+    how = {"class_key": "c", "on_preempted": "requeue"}
+    mesh.handle(ClassProbed(class_key="c"))
+    mesh.queue("victim", "b", 9.0, gpu=2, cpu=2, **how)
+    mesh.report("victim", capabilities=("save_state", "restore_state"))
+    mesh.run("beside", "b", 9.0, cpu=2, class_key="c")
+    mesh.queue("borrower", "b", 1.0, gpu=2, cpu=2, **how)
+    gang = {"bundles": [{"gpu": 2, "cpu": 1}] * 2, "payload": GangPayload(), "class_key": "c"}
+    dry = mesh.dry("owner", "a", 1.0, **gang, more={"queue": True})
+    mesh.queue("owner", "a", 1.0, **gang)
+    assert dry.cancelled_starts == ("borrower",)
+    assert names(dry.preempted) == evictions(mesh) == ["victim"]
+
+
 # what costs least
 
 

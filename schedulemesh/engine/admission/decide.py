@@ -57,6 +57,7 @@ from schedulemesh.engine.messages.outcomes import (
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import (
+    Assignment,
     GroupRequest,
     NoAssignment,
     find_assignment,
@@ -490,11 +491,61 @@ def _behind_others(tx: Transaction, request: Request, plan: EvictionPlan) -> Ref
     return refusals.behind_in_pool(task.pool_name, before, len(evicted_tasks(plan.victims)))
 
 
+class _Decision(NamedTuple):
+    """How a request is admitted. Without a plan it starts at once."""
+
+    request: Request
+    plan: EvictionPlan | None = None
+
+
 def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending | Refused:
     """Admit a request by a plan. Claims that are to be revoked for it are revoked first."""
     if not plan.revoked:
         return admit(tx, request, plan)
+    node_ids = _nodes_of(request, plan)
     revoke(tx, plan.revoked)
+    decision = _decide_on(tx, request, plan, node_ids)
+    if isinstance(decision, Refused):
+        return decision
+    if decision.plan is None:
+        return admit(tx, decision.request, None)
+    return admit_by(tx, decision.request, decision.plan)
+
+
+def _nodes_of(request: Request, plan: EvictionPlan) -> frozenset[str]:
+    """The nodes on which a request would run by a plan; empty: it is not to be placed."""
+    if plan.placement is not None:
+        return frozenset(plan.placement.node_ids)
+    group = plan.preempted_group
+    if group is None and isinstance(request.assignment, Assignment):
+        if request.assignment.placement is not None:
+            return frozenset(request.assignment.placement.node_ids)
+        group = request.assignment.group
+    if group is not None:
+        return frozenset(group.node_ids)
+    return frozenset() if request.node is None else frozenset((request.node.node_id,))
+
+
+def _decide_on(
+    tx: Transaction, request: Request, plan: EvictionPlan, node_ids: frozenset[str]
+) -> _Decision | Refused:
+    """See ``_decide_again``. On these nodes of the plan, of which dry runs tell, unless it has no room there or
+    could start at once elsewhere.
+    """
+    if not node_ids:
+        return _decide_again(tx, request, plan)
+    cluster = tx.state.cluster
+    with cluster.without({*cluster.set_aside, *cluster.nodes} - node_ids):
+        there = _decide_again(tx, request, plan)
+    if isinstance(there, _Decision) and there.plan is None:
+        return there
+    anywhere = _decide_again(tx, request, plan)
+    at_once = isinstance(anywhere, _Decision) and anywhere.plan is None
+    return anywhere if at_once or isinstance(there, Refused) else there
+
+
+def _decide_again(tx: Transaction, request: Request, plan: EvictionPlan) -> _Decision | Refused:
+    """How a request is admitted for which the claims that a plan names have been revoked."""
     again = understand_alone(tx, request.stimulus)
     if isinstance(again, Refused):
         return again
@@ -502,13 +553,13 @@ def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending |
     short = NOTHING if plan.payment is None else plan.payment.short
     as_owner = msgspec.structs.replace(as_owner, takes_back=request.takes_back + short)
     if as_owner.fits_now:
-        return admit(tx, as_owner, None)
+        return _Decision(as_owner)
     search = _search_for(tx, again)
     case = Case(tx=tx, request=as_owner, veto=search.veto, limits=search.limits, known=KnownNodes())
     after = after_revocations(case)
     if after is not None:
-        return admit_by(tx, as_owner, after)
-    return admit(tx, again, None) if again.fits_now else _no_victim(tx, search)
+        return _Decision(as_owner, after)
+    return _Decision(again) if again.fits_now else _no_victim(tx, search)
 
 
 def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:

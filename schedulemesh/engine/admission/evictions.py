@@ -37,6 +37,7 @@ from schedulemesh.engine.placement.leaving import (
     groups_that_stay,
     names_of,
     unclaimed_quota,
+    waiting_claims,
 )
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.candidates import Candidates, idle_cost
@@ -359,12 +360,14 @@ def _place_of_leaving(
     if stays is not None:
         group, leaving = stays
         return EvictionPlan(victims=(), preempted_group=group, paying=leaving)
-    room = Room(state.cluster, waits=True)
-    place = place_without(state, demand, room, items, demand.too_many_groups)
-    if place is None:
-        return None
-    placement, removed, leaving = place
-    return EvictionPlan(victims=(), placement=placement, removed=removed, leaving=leaving)
+    # Nothing has to end for the room of revoked claims that wait: it is there at once.
+    for gone in filter(None, (waiting_claims(state, request.revokes), items)):
+        room = Room(state.cluster, waits=True)
+        place = place_without(state, demand, room, gone, demand.too_many_groups)
+        if place is not None:
+            placement, removed, leaving = place
+            return EvictionPlan(victims=(), placement=placement, removed=removed, leaving=leaving)
+    return None
 
 
 def _group_of_leaving(

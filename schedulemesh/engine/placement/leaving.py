@@ -88,10 +88,19 @@ def leaving_if_revoked(state: MeshState, revoked: Collection[str]) -> tuple[Leav
     """The same if the claims of these agents, which do not run yet, were revoked. Each is one with all that
     it waits for; those without such a claim come first.
     """
-    agents = sorted((state.agents[name] for name in revoked), key=lambda a: a.incarnation)
+    agents = sorted((state.agents[name] for name in revoked), key=_incarnation)
     leavers = (*_leavers(state), *(_claim_leaver(state, agent) for agent in agents))
     items = (_leaving(state, members, revoked) for members in _sets(leavers).values())
     return tuple(sorted(items, key=lambda item: not revoked_in((item,), revoked)))
+
+
+def waiting_claims(state: MeshState, revoked: Collection[str]) -> tuple[Leaving, ...]:
+    """What these agents hold that wait for others, each by itself: if their claims were revoked, it would be
+    free at once, whatever they wait for.
+    """
+    agents = (state.agents[name] for name in revoked)
+    waiting = sorted((a for a in agents if isinstance(a.phase, Waiting)), key=_incarnation)
+    return tuple(_leaving(state, [_claim_leaver(state, agent)], revoked) for agent in waiting)
 
 
 def revoked_in(chosen: Iterable[Leaving], revoked: Collection[str]) -> frozenset[str]:
@@ -110,6 +119,10 @@ def unclaimed_quota(state: MeshState, pool_name: str) -> Resources:
         shares = merged(share for item in items for share in item.unclaimed)
         leaving.quota = {share.pool_name: share.amount for share in shares}
     return leaving.quota.get(pool_name, NOTHING)
+
+
+def _incarnation(agent: Agent) -> int:
+    return agent.incarnation
 
 
 def _in_this_revision(state: MeshState) -> AllLeaving:
@@ -166,7 +179,7 @@ def _is_held(agent: Agent) -> bool:
 def _leavers(state: MeshState) -> Iterator[Leaver]:
     earlier = state.spared.leaving_alone
     agents = [state.agents[name] for name in state.leaving]
-    for agent in sorted(agents, key=lambda agent: agent.incarnation):
+    for agent in sorted(agents, key=_incarnation):
         item = earlier.get(agent.spec.name)
         leaver = None if item is None else item.leavers[0]
         yield leaver if leaver and leaver.is_of(agent) else _agent_leaver(state, agent)

@@ -121,14 +121,12 @@ def uses_no_more_than_its_quota(account: Account, need: Resources) -> bool:
 
 def excess_of(state: MeshState, pool_name: str, revoked: tuple[str, ...] = ()) -> Resources:
     """What the claims of a pool hold beyond its own quota, whoever lends it, without those of the revoked
-    agents.
+    agents and of those that are leaving.
     """
     account = state.ledger.accounts[pool_name]
-    net_loans = account.net_loans
-    if revoked:
-        agents = (state.agents[name] for name in revoked)
-        net_loans -= sum_of(agent.paid for agent in agents if agent.spec.pool_name == pool_name)
-    return net_loans.beyond(account.free)
+    gone = state.leaving.union(revoked).intersection(state.agents_of[pool_name])
+    paid = sum_of(state.agents[name].paid for name in gone)
+    return (account.net_loans - paid).beyond(account.free)
 
 
 def exchanged(
