@@ -7,13 +7,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.payloads import GangPayload
+from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import in_words
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
-from tests.engine.builders import Mesh, node, pool, shape
+from tests.engine.builders import Mesh, amount, node, pool, shape
 
 HALF = shape({"gpu": 1, "cpu": 1})
 
@@ -150,3 +150,47 @@ def test_a_gang_has_to_find_room_beside_all_groups_together():
     explained = mesh.engine.explain("g", mesh.now)
     assert mesh.state.queue.by_id["g"].reservation is None
     assert "of pool 'kept', 'other'" in explained.error
+
+
+# jobs are divided among nodes
+
+TWO_NODES = [node(name, gpu=2, cpu=8, labels={"name": name}) for name in ("n0", "n1")]
+ON_BOTH = shape({"gpu": 1, "cpu": 1}, {"gpu": 1, "cpu": 1}, strategy="STRICT_SPREAD")
+
+
+def test_a_job_for_which_no_node_is_large_enough_beside_reserved_groups_is_divided():
+    mesh = meshed(*TWO_NODES, keeps=keeping(ON_BOTH))
+    mesh.queue("job", "big", gpu=2, cpu=2, payload=JobPayload())
+    group = mesh.state.groups.by_id[mesh.state.agents["job"].group_id]
+    assert group.node_ids == ("n0", "n1")
+    assert group.shape.bundles == (amount(gpu=1, cpu=1),) * 2
+
+
+def test_a_job_for_which_a_node_is_large_enough_beside_reserved_groups_waits_for_it():
+    mesh = meshed(*TWO_NODES, keeps=keeping(HALF))
+    mesh.run("before", "small", gpu=1, cpu=1, node_labels={"name": "n1"})
+    mesh.queue("job", "big", gpu=2, cpu=2, payload=JobPayload())
+    assert mesh.waiting("big") == ["job"]
+    mesh.complete("before")
+    mesh.tick(1.0)
+    assert mesh.state.agents["job"].place.node_id == "n1"
+
+
+def test_a_job_that_waits_is_divided_when_reserved_groups_take_the_last_whole_node():
+    """It has a reserved start on one node then, which is given anew."""
+    mesh = Mesh(nodes=TWO_NODES)
+    for name in ("big", "small"):
+        mesh.resize(pool(name, gpu=8, cpu=32))
+    for name, node_id in (("x", "n0"), ("y", "n1")):
+        mesh.run(name, "small", gpu=1, cpu=1, node_labels={"name": node_id}, duration=10.0)
+    mesh.queue("job", "big", gpu=2, cpu=2, payload=JobPayload())
+    mesh.tick(1.0)
+    assert len(mesh.state.queue.by_id["job"].reservation.node_ids) == 1
+    mesh.resize(keeping(ON_BOTH))
+    mesh.make_all()
+    mesh.tick(1.0)
+    assert mesh.state.queue.by_id["job"].reservation.node_ids == ("n0", "n1")
+    mesh.complete("x")
+    mesh.complete("y")
+    mesh.tick(1.0)
+    assert mesh.state.groups.by_id[mesh.state.agents["job"].group_id].node_ids == ("n0", "n1")

@@ -138,14 +138,14 @@ class Backfill:
             )
         if plan.placement is None:
             return False
-        cluster = self._tx.state.cluster
-        bundles = bundles_of(cluster, request.stimulus.agent, request.need)
+        state = self._tx.state
+        bundles = bundles_of(state, request.stimulus.agent, request.need)
         taken = sums_on(plan.placement.node_ids, bundles)
         for victim in plan.victims:
             for node_id, key in victim.allocations:
                 if node_id not in taken or not self._delays.outlasts(victim.name, head):
                     continue
-                allocation = cluster.nodes[node_id].allocations.get(key)
+                allocation = state.cluster.nodes[node_id].allocations.get(key)
                 if allocation is not None:  # one that needs nothing has none
                     taken[node_id] = taken[node_id].beyond(held_by(allocation))
         return self._delays.takes_room(taken, [head])

@@ -218,7 +218,7 @@ class Delays:
         if cached is not None and cached[0] is head.reservation:
             return cached[1]
         state = self._tx.state
-        bundles = bundles_of(state.cluster, head.submission.agent, need_of(state, head))
+        bundles = bundles_of(state, head.submission.agent, need_of(state, head))
         needs = sums_on(head.reservation.node_ids, bundles)
         self._places[head.task_id] = (head.reservation, needs)
         return needs

@@ -20,7 +20,6 @@ from schedulemesh.engine.placement.group_choice import (
     group_request_of,
 )
 from schedulemesh.engine.placement.reserved_room import could_hold
-from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short, pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -159,7 +158,7 @@ def groups_asked(
     spec = state.ledger.accounts[pool_name].spec.groups
     if agent.payload.adopts or (spec is None and isinstance(agent.payload, AgentPayload)):
         return None
-    bundles = bundles_of(state.cluster, agent, need)
+    bundles = bundles_of(state, agent, need)
     if agent.own_group is not None or (is_job and len(bundles) > 1):
         spec = spec or FOR_GANGS
     if spec is None:
@@ -198,17 +197,17 @@ def _shared(places: Places) -> Places:
     return places
 
 
-def bundles_of(cluster: Cluster, agent: AgentSpec, need: Resources) -> tuple[Resources, ...]:
+def bundles_of(state: MeshState, agent: AgentSpec, need: Resources) -> tuple[Resources, ...]:
     """The parts of what an agent needs, each of which is on one node.
 
-    A job for which no node is large enough, or which says how its parts are placed, is divided: into a part
-    for each GPU, or for each CPU where it needs no GPU.
+    A job for which no node is large enough beside the reserved placement groups, or which says how its parts
+    are placed, is divided: into a part for each GPU, or for each CPU where it needs no GPU.
     """
     if agent.bundles:
         return agent.bundles
-    if not isinstance(agent.payload, JobPayload) or not cluster.nodes:
+    if not isinstance(agent.payload, JobPayload) or not state.cluster.nodes:
         return (need,)
-    if not agent.payload.strategy and cluster.could_ever(shape_on_node(agent, need)):
+    if not agent.payload.strategy and could_hold(state, shape_on_node(agent, need)):
         return (need,)
     return divided(need, min((need.gpu or need.cpu) // UNIT, MAX_BUNDLES))
 

@@ -231,7 +231,7 @@ def _after_others(
     state = tx.state
     task = as_reserved(state.ledger, msgspec.structs.replace(task, reservation=start))
     need, quota_need = need_of(state, task), quota_need_of(state, task)
-    taken = sums_on(start.node_ids, bundles_of(state.cluster, task.submission.agent, need))
+    taken = sums_on(start.node_ids, bundles_of(state, task.submission.agent, need))
     before = delays.reserved_before(state.queue.entry(task))
     delayed = [
         head

@@ -44,7 +44,7 @@ def queued_needs(state: MeshState) -> Iterator[Bundle]:
             ways = ways_of(state.ledger, submission)
             agent, need = ways[0].agent, need_of_submission(state, ways[0])
             quota_need = quota_need_of_submission(state, ways[0])
-            bundles = bundles_of(state.cluster, agent, need)
+            bundles = bundles_of(state, agent, need)
             if any(_could_ever(state, each.agent, need) for each in ways):
                 continue
             for _ in queue_class.entries:
@@ -57,7 +57,7 @@ def queued_needs(state: MeshState) -> Iterator[Bundle]:
 def _could_ever(state: MeshState, agent: AgentSpec, default_need: Resources) -> bool:
     """Whether each bundle of an agent fits on some node, if it were empty."""
     need = agent.resources or default_need
-    bundles = bundles_of(state.cluster, agent, need)
+    bundles = bundles_of(state, agent, need)
     return all(state.cluster.could_ever(shape_on_node(agent, bundle)) for bundle in bundles)
 
 
