@@ -471,8 +471,8 @@ def test_a_claim_that_would_be_revoked_does_not_make_a_pool_one_that_uses_more_t
 
 @pytest.mark.parametrize("queue", [True, False])
 def test_a_dry_run_names_the_node_on_which_the_owner_starts_when_a_claim_is_revoked(queue):
-    """``borrower`` waits for n1 until the quota of ``v`` is back, which leaves n0. Without that claim there is
-    room on n1 at once, and nobody waits for ``v``.
+    """``borrower`` waits for n1 until the quota of ``v`` is back, which leaves n0. Without that claim there
+    is room on n1 at once, and nobody waits for ``v``.
     """
     mesh = Mesh(
         pool("a", gpu=2, cpu=8, lending=LENDING),

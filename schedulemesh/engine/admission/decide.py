@@ -529,8 +529,8 @@ def _nodes_of(request: Request, plan: EvictionPlan) -> frozenset[str]:
 def _decide_on(
     tx: Transaction, request: Request, plan: EvictionPlan, node_ids: frozenset[str]
 ) -> _Decision | Refused:
-    """See ``_decide_again``. On these nodes of the plan, of which dry runs tell, unless it has no room there or
-    could start at once elsewhere.
+    """See ``_decide_again``. On these nodes, which dry runs name, unless it has no room there
+    or could start at once elsewhere.
     """
     if not node_ids:
         return _decide_again(tx, request, plan)
