@@ -35,6 +35,7 @@ def loads(module: str) -> set[str]:
         ("schedulemesh.core.agent.host", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.core.agent.user_workers", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.store.sql", {"ray", "sqlalchemy"}),
+        ("schedulemesh.runtime.supervisor", {"ray", "sqlalchemy"}),
         ("schedulemesh.sim.picture", {"ray", "sqlalchemy", "matplotlib"}),
         ("schedulemesh.cli.app", {"ray", "sqlalchemy", "numpy", "matplotlib"}),
     ],

@@ -166,7 +166,8 @@ class SharedDay:
     def _write_history(self):
         """Wait for the thread that writes it, for which the virtual time does not wait."""
         running = self.service._requests.running
-        while running.history._recorder.upto < running.reactor.last:
+        running.history.begin_at_once()
+        while running.history.upto < running.reactor.last:
             self.until(asyncio.sleep(0))
             time.sleep(0.001)  # between two looks at the thread, which tells only this loop
 

@@ -240,7 +240,7 @@ def test_where_the_reader_fails_streams_end_and_a_further_one_begins_again(
 
 def test_events_that_are_not_kept_any_more_are_a_gap(busy, mesh, follow):
     rows = written(busy)
-    with history_engine(mesh.running.history._recorder.place.address).begin() as connection:
+    with history_engine(mesh.running.history.place.address).begin() as connection:
         connection.execute(delete(events).where(events.c.number <= 6))
     stream = follow(busy, after=2)
     (gap,) = stream.until(lambda message: message.event == "gap")[-1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,8 +18,11 @@ from schedulemesh.protocol.answers import Details, Refusal, details
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.history.recorder import within
 from schedulemesh.runtime.services.running import RunningSupervisor
-from schedulemesh.store.history.queries import Filters, History, Span, whole_hours
+from schedulemesh.store.history.filters import Filters, Span, whole_hours
 from schedulemesh.store.history.usage import Dimension
+
+if TYPE_CHECKING:
+    from schedulemesh.store.history.queries import History
 
 #: Seconds that a request waits until the history contains what was durable when it came.
 _PATIENCE_S = 2.0

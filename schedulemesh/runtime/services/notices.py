@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,7 +14,9 @@ from schedulemesh.runtime.alerts.notices import is_for, notice_of
 from schedulemesh.runtime.history.recorder import HistoryRecorder
 from schedulemesh.runtime.services.running import RunningSupervisor
 from schedulemesh.runtime.threads import in_thread
-from schedulemesh.store.history.queries import History
+
+if TYPE_CHECKING:
+    from schedulemesh.store.history.queries import History
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -12,7 +12,9 @@ from schedulemesh.runtime.history.recorder import HistoryRecorder
 from schedulemesh.runtime.services.running import RunningSupervisor
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.traces.spans import AttemptSpan, spans_of
-from schedulemesh.store.history.queries import History
+
+if TYPE_CHECKING:
+    from schedulemesh.store.history.queries import History
 
 logger = logging.getLogger(__name__)
 

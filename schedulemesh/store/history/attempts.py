@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Row
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row
 
 #: The states of an attempt that has not ended; those of one that has are ``api.history.ENDS``.
 QUEUED, STARTING, RUNNING, PREEMPTING = "queued", "starting", "running", "preempting"
