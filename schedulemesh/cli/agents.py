@@ -116,12 +116,13 @@ def uncordon(target: Target, output: Output, nodes: Nodes) -> int:
 def _cordon(target: Target, output: Output, nodes: list[str], *, cordoned: bool) -> int:
     from schedulemesh.api.nodes import CordonNode
     from schedulemesh.cli.changes import change_each
+    from schedulemesh.domain.sentences import say
     from schedulemesh.protocol.answers import Response
 
     def request(node_id: str) -> CordonNode:
         return CordonNode(node_id=node_id, cordoned=cordoned)
 
-    done = "cordoned" if cordoned else "open"
+    done = say("result_cordoned" if cordoned else "result_open")
     return change_each(target, output, nodes, request, Response, lambda _: done)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from schedulemesh.cli.command import Output, Select, Target, View, command, group
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing
 from schedulemesh.cli.texts import labels, local_time
@@ -90,7 +91,7 @@ def _value(value: float | None) -> str:
 
 
 def _outcome(accepted: bool) -> str:
-    return "accepted" if accepted else "failed"
+    return phrase("cell_accepted" if accepted else "cell_failed")
 
 
 _DELIVERIES = (

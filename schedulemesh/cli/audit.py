@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from schedulemesh.cli.command import Select, Since, Target, View, command, note
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import data, local_time, moment
@@ -28,7 +29,7 @@ _ALL = 1_000_000_000
 
 
 def _who(row: Row) -> str:
-    return str(row["who"] or "(unknown)")
+    return str(row["who"] or phrase("cell_unknown"))
 
 
 def _about(row: Row) -> str:
@@ -105,7 +106,7 @@ def audit(
 
     def look(gateway: Gateway) -> Listing:
         rows = _changes(gateway, request, limit)
-        notes = () if rows or who is None else (f"there is no change by {who!r}",)
+        notes = () if rows or who is None else (phrase("remark_no_change_by", who=who),)
         return Listing(
             kind="changes",
             rows=rows,
@@ -150,7 +151,7 @@ def _append(target: Target, request: QueryAudit, path: Path) -> None:
             f"the changes cannot be appended to {path}: {error!r}; give a file that this command has "
             "written, or a new one"
         ) from error
-    note(f"{len(rows)} changes were appended to {path}")
+    note(phrase("remark_appended", count=len(rows), path=str(path)))
 
 
 def _check_continues(gateway: Gateway, last: int, path: Path) -> None:

@@ -11,6 +11,7 @@ from schedulemesh.cli.command import Output, Target, note
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.wording import in_commands
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
 
@@ -24,7 +25,7 @@ def change_each(
     names: Iterable[str],
     request: Callable[[str], Call],
     expected: type[AnswerT],
-    done: Callable[[AnswerT], str],
+    done: Callable[[AnswerT], Text],
 ) -> int:
     """Send a request for each name; the exit code is that of the first refusal.
 
@@ -33,7 +34,8 @@ def change_each(
     from schedulemesh.cli.exits import RefusedError, code_of
     from schedulemesh.cli.gateway import gateway_to
 
-    rows, code = [], 0
+    rows: list[dict[str, Text]] = []
+    code = 0
     with gateway_to(target) as gateway:
         for name in names:
             try:
@@ -44,14 +46,18 @@ def change_each(
             except RefusedError as error:
                 note(str(error))
                 code = code or int(code_of(error))
-                result = f"refused: {error.reason}"
+                result = say("result_refused", reason=error.reason or "")
             rows.append({"name": name, "result": result})
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
     return code
 
 
-def changed_result(answer: Response | PoolResponse) -> str:
+def changed_result(answer: Response | PoolResponse) -> Text:
     """What an answer says was changed: created, changed or unchanged."""
+    return say("result_code", code=_change_of(answer))
+
+
+def _change_of(answer: Response | PoolResponse) -> str:
     return str(getattr(answer.outcome, "change", None) or "changed")
 
 
@@ -64,8 +70,10 @@ def rename_one(
 ) -> int:
     """Give a pool or a cohort another name; returns the exit code."""
 
-    def result(answer: Response) -> str:
-        return f"renamed to {new_name}" if changed_result(answer) == "changed" else "unchanged"
+    def result(answer: Response) -> Text:
+        if _change_of(answer) != "changed":
+            return say("result_code", code="unchanged")
+        return say("result_renamed", name=new_name)
 
     def request(name: str) -> Call:
         return rename(name=name, new_name=new_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from schedulemesh.cli.language import phrase, spoken
 from schedulemesh.cli.rows import Column, Row
 from schedulemesh.cli.texts import (
     amounts,
@@ -44,7 +45,7 @@ def priority(value: float) -> str:
 
 def _owner(owner: str | None) -> str:
     """The owner of a row; none of the row of a pool."""
-    return "" if owner is None else owner or "(none)"
+    return "" if owner is None else owner or phrase("cell_no_owner")
 
 
 def _percent(part: float) -> str:
@@ -66,8 +67,8 @@ def waits_because(task: Row) -> str:
     evicted = task.get("preemptions")
     parts = (
         task.get("reason"),
-        f"{amounts(task['short'])} short" if task.get("short") else "",
-        f"evicted {evicted}x" if evicted else "",
+        phrase("cell_short", amounts=amounts(task["short"])) if task.get("short") else "",
+        phrase("cell_evictions", count=evicted) if evicted else "",
     )
     return ", ".join(filter(None, parts))
 
@@ -97,7 +98,7 @@ def _run_limit(pool: Row) -> str:
     most, default = pool["max_run_s"], pool["default_max_run_s"]
     if default is None or default == most:
         return duration(most)
-    return f"{duration(most)} (default {duration(default)})"
+    return phrase("cell_default", most=duration(most), default=duration(default))
 
 
 #: As wide as the longest code that is often given, with a comma, so that it can be copied.
@@ -238,7 +239,7 @@ def _other_work(node: Row) -> str:
     """What is used beside the claims of tasks, with the jobs that claim less than they hold."""
     jobs = [job["task_id"] for job in node.get("external_jobs") or () if job["task_id"]]
     used = amounts(node["external_usage"])
-    return f"{used} ({', '.join(jobs)} beyond its claim)" if jobs else used
+    return phrase("cell_with_jobs", used=used, jobs=jobs) if jobs else used
 
 
 def _node_name(node: Row) -> str:
@@ -284,7 +285,8 @@ def node_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 def _external_job(job: Row) -> str:
     """The id of a Ray job, or of a job of the scheduler's that holds more than it claims."""
-    return f"{job['task_id']}, beyond its claim" if job["task_id"] else str(job["job_id"])
+    own_job = job["task_id"]
+    return phrase("cell_beyond_claim", job=own_job) if own_job else str(job["job_id"])
 
 
 EXTERNAL = (
@@ -303,13 +305,18 @@ EXTERNAL = (
 )
 
 
+def _drained(drain: Row) -> str:
+    """What is drained."""
+    return phrase("cell_node" if drain["node_id"] else "cell_pool")
+
+
 def _asked_by(drain: Row) -> str:
     """Who drains."""
     return "Ray" if drain["by_ray"] else text(drain["requested_by"])
 
 
 DRAINS = (
-    Column(heading="what", key="", show=lambda row: "node" if row["node_id"] else "pool"),
+    Column(heading="what", key="", show=_drained),
     Column(heading="name", key="name", show=node),
     Column(heading="since", key="started_at", show=local_time),
     Column(heading="until", key="deadline", show=local_time),
@@ -325,14 +332,14 @@ def _window_nodes(window: Row) -> str:
     count = len(window["node_ids"])
     if window["node_labels"]:
         return f"{labels(window['node_labels'])} ({count})"
-    return names(window["nodes"]) or f"all ({count})"
+    return names(window["nodes"]) or phrase("cell_all", count=count)
 
 
 def _reserved_for(window: Row) -> str:
     """For whom a window reserves its nodes, or that it is for maintenance."""
     whom = [*window["pools"], *window["owners"]]
     whom += [labels(window["labels"])] if window["labels"] else []
-    return names(whom) or "maintenance"
+    return ", ".join(whom) or phrase("cell_maintenance")
 
 
 WINDOWS = (
@@ -394,4 +401,7 @@ ORPHANS = (
 )
 
 #: What became of each thing that a command changed.
-CHANGES = (Column(heading="name", key="name"), Column(heading="result", key="result"))
+CHANGES = (
+    Column(heading="name", key="name"),
+    Column(heading="result", key="result", show=spoken),
+)

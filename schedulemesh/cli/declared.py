@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from schedulemesh.cli.command import Format, Output, Target, command, group, note
+from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Record
-from schedulemesh.cli.texts import data
+from schedulemesh.cli.texts import data, field_name
+from schedulemesh.domain.sentences import Sentence, Text, say
 
 if TYPE_CHECKING:
     from schedulemesh.cli.declaration import Declaration
@@ -23,17 +25,27 @@ app = typer.Typer()
 File = Annotated[str, typer.Option("--file", "-f", help="The YAML file; -: stdin.")]
 
 
+def _kind_name(kind: str) -> str:
+    """What something is that a file declares, in the language of this command."""
+    return field_name(kind)
+
+
+def _setting(value: object) -> str:
+    """What a field is or becomes, or what becomes of the whole."""
+    return spoken(value) if isinstance(value, Sentence) else data(value)
+
+
 _APPLIED = (
-    Column(heading="kind", key="kind"),
+    Column(heading="kind", key="kind", show=_kind_name),
     Column(heading="name", key="name"),
-    Column(heading="result", key="result"),
+    Column(heading="result", key="result", show=spoken),
 )
 _DIFFERENCES = (
-    Column(heading="kind", key="kind"),
+    Column(heading="kind", key="kind", show=_kind_name),
     Column(heading="name", key="name"),
     Column(heading="field", key="field"),
-    Column(heading="current", key="current", show=data),
-    Column(heading="declared", key="declared", show=data),
+    Column(heading="current", key="current", show=_setting),
+    Column(heading="declared", key="declared", show=_setting),
 )
 
 
@@ -202,8 +214,8 @@ def difference_listing(
     if windows is not None:
         rows += windows.differences()
     for name in () if plan is None else plan.revoked:
-        row = {"kind": "token", "name": name, "field": "", "current": "exists"}
-        rows.append({**row, "declared": "is revoked"})
+        row = {"kind": "token", "name": name, "field": "", "current": say("declared_exists")}
+        rows.append({**row, "declared": say("declared_revoked")})
     return Listing(kind="differences", rows=rows, columns=_DIFFERENCES)
 
 
@@ -230,7 +242,7 @@ def applied(
     rows: list[dict[str, Any]] = []
     folder = None if plan is None else plan.folder_for(secrets)
 
-    def add(kind: str, name: str, result: str) -> None:
+    def add(kind: str, name: str, result: Text) -> None:
         rows.append({"kind": kind, "name": name, "result": result})
 
     for name in declaration.parents_first(declared.cohorts):
@@ -244,7 +256,11 @@ def applied(
     before = declaration.current(gateway)
     same = {"preemption": before.preemption, "queue": before.queue}
     for name, fields in set_policies(gateway, declared.preemption, declared.queue).items():
-        add("policy", name, "unchanged" if fields == same[name] else "changed")
+        add(
+            "policy",
+            name,
+            say("result_code", code="unchanged" if fields == same[name] else "changed"),
+        )
     for name, result in () if plan is None else plan.carry_out(gateway, folder):
         add("token", name, result)
     for name, result in () if windows is None else windows.carry_out(gateway):

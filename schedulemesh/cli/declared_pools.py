@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.cli.texts import amounts
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.protocol.answers import Listed, Response
 from schedulemesh.protocol.wording import in_commands
 
@@ -26,7 +27,7 @@ def deletion(name: str, *, drain: bool = False, deadline_s: float | None = None)
 class PoolPlan:
     """The pools that a file leaves out, each with what uses it in words; empty: nothing does."""
 
-    left_out: Mapping[str, str]
+    left_out: Mapping[str, Sequence[Sentence]]
     #: Whether those in use are drained; False: they are refused.
     drain: bool
 
@@ -46,34 +47,35 @@ class PoolPlan:
     def differences(self) -> Iterator[dict[str, object]]:
         """A row for each pool, as differences are listed."""
         for name, users in self.left_out.items():
-            result = "is deleted"
+            result, current = say("declared_deleted"), say("declared_exists")
             if users:
-                result = "is drained and deleted" if self.drain else "stays: it is in use"
-            current = f"in use: {users}" if users else "exists"
+                result = say("declared_drained" if self.drain else "declared_stays")
+                current = say("declared_in_use", users=users)
             row = {"kind": "pool", "name": name, "field": "", "current": current}
             yield {**row, "declared": result}
 
-    def carry_out(self, gateway: Gateway) -> Iterator[tuple[str, str]]:
+    def carry_out(self, gateway: Gateway) -> Iterator[tuple[str, Text]]:
         """Each pool, and what became of it: one that is in use stays, which is printed on stderr."""
         for name in self.left_out:
             try:
                 answer = gateway.ask(deletion(name, drain=self.drain), Response)
             except RefusedError as error:
                 note(str(error))
-                yield name, f"refused: {error.reason}"
+                yield name, say("result_refused", reason=error.reason or "")
                 continue
             for warning in getattr(answer.outcome, "warnings", ()):
                 note(in_commands(warning))
             yield name, changed_result(answer)
 
 
-def _users(row: Mapping[str, Any]) -> str:
+def _users(row: Mapping[str, Any]) -> list[Sentence]:
     """What uses a pool, from its row."""
     parts = []
     if row["agents"]:
-        count = len(row["agents"])
-        parts.append(f"{count:,} agent{'' if count == 1 else 's'}")
+        parts.append(say("declared_agents", count=len(row["agents"])))
     if row["queued"]:
-        parts.append(f"{row['queued']:,} queued")
-    parts += [f"{amounts(amount)} lent to {other}" for other, amount in row["lent_to"].items()]
-    return ", ".join(parts)
+        parts.append(say("declared_queued", count=row["queued"]))
+    return parts + [
+        say("declared_lent", amounts=amounts(amount), pool=other)
+        for other, amount in row["lent_to"].items()
+    ]

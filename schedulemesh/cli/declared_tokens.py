@@ -26,12 +26,14 @@ from schedulemesh.cli.changes import changed_result
 from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
+from schedulemesh.cli.language import phrase
 from schedulemesh.config.discovery import found as found_file
 from schedulemesh.config.discovery import write_private
 from schedulemesh.config.http import home_folder
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import LATEST_S, parse_count, parse_number, parse_priority
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.domain.tokens import LOCAL, TokenSpec, parse_role
 from schedulemesh.engine.lifecycle.tokens import LIMITS
 from schedulemesh.errors import InvalidRequestError, NotAllowedError, shown
@@ -111,7 +113,7 @@ class TokenPlan:
             )
         return None if folder is None else Path(folder)
 
-    def carry_out(self, gateway: Gateway, folder: Path | None) -> Iterator[tuple[str, str]]:
+    def carry_out(self, gateway: Gateway, folder: Path | None) -> Iterator[tuple[str, Text]]:
         """Each token, and what became of it. Raises RefusedError at the first that is refused."""
         for request, secret in self.created:
             if folder is not None:
@@ -119,10 +121,10 @@ class TokenPlan:
         for change in self.changed:
             yield change.name, changed_result(gateway.ask(change, Response))
         for name in self.unchanged:
-            yield name, "unchanged"
+            yield name, say("result_code", code="unchanged")
         for name in self.revoked:
             gateway.ask(RevokeToken(name=name, client=client_name()), Response)
-            yield name, "revoked"
+            yield name, say("result_code", code="revoked")
 
 
 def _created(name: str, fields: Fields) -> tuple[CreateToken, str]:
@@ -133,7 +135,7 @@ def _created(name: str, fields: Fields) -> tuple[CreateToken, str]:
     return CreateToken(spec=spec, client=client_name(), request_id=uuid.uuid4().hex), secret
 
 
-def _issue(gateway: Gateway, request: CreateToken, secret: str, folder: Path) -> str:
+def _issue(gateway: Gateway, request: CreateToken, secret: str, folder: Path) -> Text:
     name = request.spec.name
     try:
         path = write_private(folder, name, ".token", f"{secret}\n".encode())
@@ -147,7 +149,7 @@ def _issue(gateway: Gateway, request: CreateToken, secret: str, folder: Path) ->
         # After any other error the token may have been issued, and is of use only with this file.
         path.unlink(missing_ok=True)
         raise
-    note(f"the secret of token {name!r} is in {path}")
+    note(phrase("remark_secret_in", name=name, path=str(path)))
     return result
 
 

@@ -19,6 +19,7 @@ from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.domain.windows import DEFAULT_NOTICE_S, parse_instant, time_text
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import Listed, Response
@@ -98,10 +99,10 @@ class WindowPlan:
     def differences(self) -> Iterator[dict[str, object]]:
         """A row for each window that is deleted, as differences are listed."""
         for name in self.deleted:
-            row = {"kind": "window", "name": name, "field": "", "current": "exists"}
-            yield {**row, "declared": "is deleted"}
+            row = {"kind": "window", "name": name, "field": "", "current": say("declared_exists")}
+            yield {**row, "declared": say("declared_deleted")}
 
-    def carry_out(self, gateway: Gateway) -> Iterator[tuple[str, str]]:
+    def carry_out(self, gateway: Gateway) -> Iterator[tuple[str, Text]]:
         """Each window, and what became of it: one whose time has passed is over, which is no error in a file
         that is applied again. Raises RefusedError at the first that is refused.
         """
@@ -111,10 +112,10 @@ class WindowPlan:
             except RefusedError as error:
                 if error.reason != Reason.WINDOW_OVER:
                     raise
-                yield request.name, "over"
+                yield request.name, say("result_code", code="over")
         for name in self.deleted:
             gateway.ask(DeleteWindow(name=name, client=client_name()), Response)
-            yield name, "deleted"
+            yield name, say("result_code", code="deleted")
 
 
 def _request(name: str, present: Fields, declared: Fields) -> CreateWindow:

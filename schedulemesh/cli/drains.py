@@ -12,6 +12,7 @@ from schedulemesh.cli.completion import complete_nodes
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.texts import seconds
+from schedulemesh.domain.sentences import Sentence, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,9 @@ def drain(
 ) -> int:
     """Start nothing new on these nodes, and save and move what runs there."""
     deadline_s = None if deadline is None else seconds(deadline, "--deadline")
-    return _change(target, output, names, lambda _: "draining", pool=pool, deadline=deadline_s)
+    return _change(
+        target, output, names, lambda _: say("result_draining"), pool=pool, deadline=deadline_s
+    )
 
 
 @command(app)
@@ -58,13 +61,14 @@ def undrain(target: Target, output: Output, names: Names, pool: Pools = False) -
     return _change(target, output, names, _opened, pool=pool, drained=False)
 
 
-def _opened(answer: Response) -> str:
+def _opened(answer: Response) -> Sentence:
     """What became of a node or a pool whose drain was to end."""
     from schedulemesh.domain.reasons import Change
 
     if getattr(answer.outcome, "change", None) is Change.UNCHANGED:
-        return "was not drained"
-    return "drain ended" if getattr(answer.outcome, "warnings", ()) else "open again"
+        return say("result_not_drained")
+    warned = getattr(answer.outcome, "warnings", ())
+    return say("result_drain_ended" if warned else "result_open_again")
 
 
 @command(app)
@@ -85,7 +89,7 @@ def _change(
     target: Target,
     output: Output,
     names: list[str],
-    done: Callable[[Response], str],
+    done: Callable[[Response], Sentence],
     *,
     pool: bool,
     drained: bool = True,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.rows import Column, Listing
 
 #: Spaces between two columns.
@@ -163,8 +164,8 @@ def _word(heading: str) -> int:
 def _remark(left_out: Sequence[Column]) -> list[str]:
     if not left_out:
         return []
-    named = ", ".join(c.title for c in left_out if any(map(str.isalnum, c.title)))
-    return [f"not shown, for the width of the terminal: {named}; -o wide has all columns"]
+    titles = [c.title for c in left_out if any(map(str.isalnum, c.title))]
+    return [phrase("remark_columns", columns=titles)]
 
 
 def _cells(text: str) -> int:

@@ -13,6 +13,7 @@ import msgspec
 
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.exits import RefusedError
+from schedulemesh.cli.language import phrase
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import SchedulerUnavailableError
 
@@ -59,7 +60,7 @@ class _Patience:
         if now - self._away_since > _GIVE_UP_S:
             raise error
         time.sleep(_RETRY_S)
-        return f"{error}; waiting for it" if first else ""
+        return phrase("remark_awaited", error=str(error)) if first else ""
 
 
 def by_requests(ask: Callable[[QueryEvents], Facts], query: QueryEvents) -> Iterator[Part]:
@@ -106,10 +107,8 @@ def gap_note(after: int | None, reason: str | None) -> str:
     if reason is None:
         return ""
     if reason == "removed":
-        return f"events after {after} are missing: the history does not keep them any more"
-    return (
-        f"there is no event {after}: the history has begun again, and is listed from its beginning"
-    )
+        return phrase("remark_events_removed", after=str(after))
+    return phrase("remark_events_anew", after=str(after))
 
 
 class _Reading:
@@ -156,5 +155,5 @@ def _note(kind: str, event: Facts) -> str:
     if kind == "gap":
         return gap_note(event["after"], event["reason"])
     if kind == "paused":
-        return f"waiting for the scheduler: {event['error']}"
+        return phrase("remark_paused", error=event["error"])
     return ""

@@ -10,6 +10,7 @@ import typer
 
 from schedulemesh.api.rows import NameOf
 from schedulemesh.cli.command import Output, Select, Since, Target, View, command, note
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit, emit_stream, show
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.selection import chosen, selected, unknown_names
@@ -184,7 +185,7 @@ def _export(
 
         done = export(page, path, kind)
     print(done.path)
-    note(f"{done.jobs} attempts to run tasks were written")
+    note(phrase("remark_written", count=done.jobs))
 
 
 def attempt_listing(facts: dict[str, Any], notes: tuple[str, ...] = ()) -> Listing:
@@ -192,7 +193,7 @@ def attempt_listing(facts: dict[str, Any], notes: tuple[str, ...] = ()) -> Listi
     from schedulemesh.api.history import AttemptInfo
 
     if facts["more"]:
-        notes = (*notes, "there are older ones; --limit shows more")
+        notes = (*notes, phrase("remark_older"))
     return Listing(
         kind="attempts",
         rows=facts["attempts"],
@@ -205,7 +206,8 @@ def attempt_listing(facts: dict[str, Any], notes: tuple[str, ...] = ()) -> Listi
 
 def usage_listing(by: str, facts: dict[str, Any], notes: tuple[str, ...] = ()) -> Listing:
     """The answer to QueryUsage."""
-    span = f"{local_time(facts['since'])} to {local_time(facts['until'])}"
+    begin, end = local_time(facts["since"]), local_time(facts["until"])
+    span = phrase("remark_span", since=begin, until=end)
     return Listing(
         kind="usage",
         rows=facts["usage"],
@@ -231,7 +233,7 @@ def event_listing(rows: list[dict[str, Any]], *remarks: str) -> Listing:
 
 def _delay(facts: dict[str, Any]) -> tuple[str, ...]:
     behind = facts["behind"]
-    return (f"the last {behind} commits are not in the history yet",) if behind else ()
+    return (phrase("remark_behind", count=behind),) if behind else ()
 
 
 def _moment(text: str | None) -> float | None:
@@ -242,9 +244,9 @@ def _remarks_on_future(begin: float | None, end: float | None = None) -> tuple[s
     """What is said of times that are yet to come."""
     now = time.time()
     if begin is not None and begin > now:
-        return ("--since is in the future; what has not ended by now is taken to go on until then",)
+        return (phrase("remark_since_future"),)
     if end is not None and end > now:
-        return ("--until is in the future; what there is ends now",)
+        return (phrase("remark_until_future"),)
     return ()
 
 
@@ -258,7 +260,7 @@ def _how(row: Row) -> str:
     """How it ended, with the reason, or for whom it was evicted."""
     evictor = row["by_task"] or row["by_agent"]
     if row["state"] == "preempted" and evictor:
-        return f"preempted for {evictor}"
+        return phrase("cell_evicted_for", evictor=evictor)
     return f"{row['state']} ({row['reason']})" if row["reason"] else str(row["state"])
 
 

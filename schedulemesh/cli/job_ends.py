@@ -12,6 +12,7 @@ from schedulemesh.cli.columns import waits_because
 from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.rows import Row
 from schedulemesh.client.pickling import load_plain
 from schedulemesh.client.task_results import value_of
@@ -67,7 +68,12 @@ class QueueNotes:
 
 def waits_as(task: Row) -> str:
     """Why a task waits, such as ``queued, 2 of 5: insufficient_quota, gpu 4 short``."""
-    return f"queued, {task['position']} of {task['queue_length']}: {waits_because(task)}"
+    return phrase(
+        "job_waits",
+        position=task["position"],
+        length=task["queue_length"],
+        reason=waits_because(task),
+    )
 
 
 def exit_code(gateway: Gateway, task_id: str, waiting: Callable[[], None] = lambda: None) -> int:

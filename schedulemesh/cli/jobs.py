@@ -17,6 +17,7 @@ from schedulemesh.cli.changes import assignments, pairs
 from schedulemesh.cli.columns import JOBS
 from schedulemesh.cli.command import Select, Target, View, command, note
 from schedulemesh.cli.job_options import JobOptions, completed
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.node_choice import fallback_strategy, node_selector
 from schedulemesh.cli.output import show
 from schedulemesh.cli.priorities import PriorityOption
@@ -93,7 +94,7 @@ def submit(
         if not (wait or follow):
             print(name)
             return 0
-        note(f"submitted {name}")
+        note(phrase("job_submitted", name=name))
         return _wait_for_job(gateway, name, follow=follow)
 
 
@@ -294,7 +295,7 @@ def _logs(
 
     first = gateway.ask(msgspec.structs.replace(request, limit=1), TaskLog)
     if not first.attempt:
-        note(f"task {request.task_id!r} has not started: it is {first.state}")
+        note(phrase("job_not_started", name=request.task_id, state=first.state))
     for name in STREAMS if first.stream and request.stream is None else (first.stream,):
         one = msgspec.structs.replace(request, stream=name or None)
         yield name, _log(gateway, one, follow=follow, tail=tail)
@@ -360,9 +361,7 @@ def _submit(gateway: Gateway, fields: dict[str, object]) -> None:
         # It has an id by which the scheduler knows it again.
         until_answered(send)
     except KeyboardInterrupt:
-        note(
-            f"job {fields['task_id']!r} may be submitted all the same; `schedulemesh jobs` lists it then"
-        )
+        note(phrase("job_maybe_submitted", name=str(fields["task_id"])))
         raise
 
 
@@ -374,11 +373,11 @@ def _print_dry_run(gateway: Gateway, fields: dict[str, object]) -> int:
     try:
         outcome = gateway.job_submission({**fields, "dry_run": True})().outcome
     except RefusedError as error:
-        print(f"would not start now: {error}")
+        print(phrase("job_would_not_start", error=str(error)))
         if (position := error.refused.position) is not None:
-            print(f"position in the queue of its pool: {position}")
+            print(phrase("job_position", position=position))
         if (at := error.refused.earliest_start) is not None:
-            print(f"earliest start: {local_time(at)}, if what runs ends as estimated")
+            print(phrase("job_earliest", time=local_time(at)))
         code = code_of(error)
         return ExitCode.CONFLICT if code is ExitCode.FAILED else code
     if isinstance(outcome, Accepted):
@@ -389,15 +388,16 @@ def _print_dry_run(gateway: Gateway, fields: dict[str, object]) -> int:
 def _print_start(outcome: Accepted) -> None:
     """Print who would give way to a submission that would start now."""
     victims, starts = outcome.preempted, outcome.cancelled_starts
-    print("would start now" + (f", and evict {len(victims)}:" if victims else ""))
+    if victims:
+        print(phrase("job_would_evict", count=len(victims)))
+    else:
+        print(phrase("job_would_start"))
     for victim in victims:
-        print(
-            f"  {victim.task_id} ({victim.reason}), which loses {duration(victim.lost_work)} of work"
-        )
+        lost = duration(victim.lost_work)
+        what = phrase("job_victim", task=victim.task_id, reason=victim.reason, span=lost)
+        print(f"  {what}")
     if starts:
-        print(
-            f"it would cancel the start of {', '.join(starts)}, on quota that its pool takes back"
-        )
+        print(phrase("job_would_cancel", starts=starts))
 
 
 def _wait_for_job(gateway: Gateway, name: str, *, follow: bool) -> int:
@@ -414,10 +414,7 @@ def _wait_for_job(gateway: Gateway, name: str, *, follow: bool) -> int:
             _alternately([_printing(pieces, sys.stdout)])
         return exit_code(gateway, name, notes.until_started)
     except KeyboardInterrupt:
-        note(
-            f"job {name!r} is not ended by this; `schedulemesh logs {name} --follow` shows what it writes, "
-            f"`schedulemesh cancel {name}` ends it"
-        )
+        note(phrase("job_goes_on", name=name))
         raise
 
 
@@ -449,10 +446,7 @@ def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
         return 0.0
     pools = {row["name"]: row for row in gateway.ask(ListPools(), Listed).rows}
     if pool_name in pools and not _may_have_cpus(gateway, pools[pool_name]):
-        note(
-            f"pool {pool_name!r} has no CPU quota, so the job claims no CPUs; its actors have to say "
-            "num_cpus=0"
-        )
+        note(phrase("job_no_cpu_quota", pool=pool_name))
         return 0.0
     return float(math.ceil(gpus))
 
@@ -462,7 +456,7 @@ def _note_missing_cpus(bundles: Iterable[str]) -> None:
     for bundle in bundles:
         amounts = assignments(bundle.split(","))
         if amounts.get("gpu") and not amounts.get("cpu"):
-            note(f"--bundle {bundle} claims no CPUs; actors that run there have to say num_cpus=0")
+            note(phrase("job_bundle_without_cpus", bundle=bundle))
             return
 
 

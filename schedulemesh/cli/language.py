@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from schedulemesh.domain.language import Language, language_of
 
 if TYPE_CHECKING:
-    from schedulemesh.domain.sentences import Text
+    from schedulemesh.domain.sentences import Convertible, Text
 
 _selected: Language | None = None
 #: What asks for help.
@@ -45,3 +45,10 @@ def spoken(text: Text) -> str:
     from schedulemesh.domain.sentences import in_words
 
     return in_words(text, language())
+
+
+def phrase(code: str, /, **parameters: Convertible) -> str:
+    """The sentence of a code in the language of this command."""
+    from schedulemesh.domain.sentences import say
+
+    return spoken(say(code, **parameters))

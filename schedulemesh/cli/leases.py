@@ -9,6 +9,7 @@ import typer
 
 from schedulemesh.cli.columns import amounts_column, priority, wide
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.selection import listed
@@ -119,12 +120,13 @@ def renew(target: Target, output: Output, tasks: Tasks) -> int:
     """Have the times to live of leases begin again."""
     from schedulemesh.api.leases import RenewLease
     from schedulemesh.cli.changes import change_each
+    from schedulemesh.domain.sentences import say
     from schedulemesh.protocol.answers import Response
 
     def request(task_id: str) -> RenewLease:
         return RenewLease(task_id=task_id)
 
-    return change_each(target, output, tasks, request, Response, lambda _: "renewed")
+    return change_each(target, output, tasks, request, Response, lambda _: say("result_renewed"))
 
 
 @command(leases, "release")
@@ -132,12 +134,13 @@ def release(target: Target, output: Output, tasks: Tasks) -> int:
     """Give leases up; what runs in their placement groups is ended."""
     from schedulemesh.api.leases import ReleaseLease
     from schedulemesh.cli.changes import change_each
+    from schedulemesh.domain.sentences import say
     from schedulemesh.protocol.answers import Response
 
     def request(task_id: str) -> ReleaseLease:
         return ReleaseLease(task_id=task_id, request_id=uuid.uuid4().hex)
 
-    return change_each(target, output, tasks, request, Response, lambda _: "released")
+    return change_each(target, output, tasks, request, Response, lambda _: say("result_released"))
 
 
 @command(app, "groups")
@@ -157,7 +160,7 @@ def list_groups(
             {"pool_name": name, **one} for name, stats in pools.items() for one in stats["groups"]
         ]
         notes = tuple(
-            f"pool {name!r} lacks a group: {one['error']}"
+            phrase("remark_lacks_group", pool=name, error=one["error"])
             for name, stats in pools.items()
             for one in stats["unplaced"]
         )

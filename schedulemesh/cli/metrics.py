@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from schedulemesh.cli.command import Format, Select, Target, View, command
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import show, write_utf8
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.texts import amounts, duration
@@ -76,7 +77,7 @@ def summary(text: str) -> Record:
     """The figures by which one sees how the scheduler fares, for the whole cluster."""
     totals = Totals(text)
     tasks = ", ".join(
-        f"{totals.of('tasks', state=state):g} {state}"
+        phrase("cell_counted", count=f"{totals.of('tasks', state=state):g}", what=state)
         for state in ("running", "starting", "preempting", "queued")
     )
     nodes = totals.by("nodes", "state")
@@ -89,13 +90,13 @@ def summary(text: str) -> Record:
         ("submissions", _by_count(totals.by("submissions_total", "outcome"))),
         ("ended", _by_count(totals.by("tasks_ended_total", "state"))),
         ("preemptions", f"{totals.of('preemption_count'):g}"),
-        ("GPU-hours", f"{lost / 3600:.1f} of work lost, {saved / 3600:.1f} saved"),
-        ("quota used", f"{_of_quota(used)} of {_of_quota(quota)}"),
+        ("GPU-hours", phrase("cell_work", lost=_hours(lost), saved=_hours(saved))),
+        ("quota used", phrase("cell_part", used=_of_quota(used), total=_of_quota(quota))),
         ("nodes", _by_count(nodes)),
         ("decision", _in_ms(totals.mean("decision_seconds"))),
         ("journal write", _in_ms(totals.mean("journal_write_seconds"))),
         ("errors", f"{totals.of('journal_errors_total') + totals.of('loop_failures_total'):g}"),
-        ("alerts", f"{totals.of('alerts', state='firing'):g} firing"),
+        ("alerts", phrase("cell_firing", count=f"{totals.of('alerts', state='firing'):g}")),
     ]
     return Record(facts=dict(lines), lines=lines)
 
@@ -140,7 +141,16 @@ class Totals:
 
 
 def _by_count(counts: dict[str, float]) -> str:
-    return ", ".join(f"{count:g} {what}" for what, count in counts.items() if count) or "none"
+    parts = [
+        phrase("cell_counted", count=f"{count:g}", what=what)
+        for what, count in counts.items()
+        if count
+    ]
+    return ", ".join(parts) or phrase("cell_none")
+
+
+def _hours(gpu_seconds: float) -> str:
+    return f"{gpu_seconds / 3600:.1f}"
 
 
 def _of_quota(by_resource: dict[str, float]) -> str:

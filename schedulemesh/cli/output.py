@@ -14,7 +14,7 @@ from schedulemesh.cli.command import Format, Output, Select, Target, View, note
 from schedulemesh.cli.language import language
 from schedulemesh.cli.rows import Column, Listing, Record, Row, value_at
 from schedulemesh.cli.selection import chosen
-from schedulemesh.cli.texts import names, text
+from schedulemesh.cli.texts import field_name, names, text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -316,7 +316,7 @@ def _facts(record: Record) -> RenderableType:
     if lines is None:
         lines = [(key.replace("_", " "), names(value)) for key, value in record.facts.items()]
     for heading, what in lines:
-        table.add_row(Text(_name_of_fact(heading)), Text(what))
+        table.add_row(Text(field_name(heading)), Text(what))
     return table
 
 
@@ -332,14 +332,6 @@ def _kind(kind: str) -> str:
 def _none_of(kind: str) -> str:
     """That a list is empty."""
     return f"no {kind}" if language() == "en" else f"没有{_kind(kind)}"
-
-
-def _name_of_fact(name: str) -> str:
-    if language() == "en":
-        return name
-    from schedulemesh.cli.headings import name_of_fact
-
-    return name_of_fact(name)
 
 
 def _console(*, wide: bool) -> Console:

@@ -9,6 +9,7 @@ import typer
 from schedulemesh.cli.columns import BUDGETS, SHARES, pool_columns
 from schedulemesh.cli.command import Output, Select, Target, View, command, group
 from schedulemesh.cli.declared import File
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.texts import amounts, budget, duration, labels, names, owner_limit
@@ -82,16 +83,19 @@ def _record(row: dict[str, Any]) -> Record:
     shown["flavors"] = "; ".join(map(_flavor, row["flavors"]))
     for name in _LIMITS:
         shown[name] = None if row[name] is None else duration(row[name])
-    lines = [
-        (key.removesuffix("_s").replace("_", " "), names(value)) for key, value in shown.items()
-    ]
+    lines = [(_heading(key), names(value)) for key, value in shown.items()]
     return Record(facts=row, lines=[line for line in lines if line[1]])
+
+
+def _heading(key: str) -> str:
+    """The name of a fact of a pool; durations are shown with their units."""
+    return "idle limit" if key == "idle_s" else key.removesuffix("_s").replace("_", " ")
 
 
 def _flavor(flavor: dict[str, Any]) -> str:
     """A flavor as people read it, such as ``h100 (gpu on nodes with ray.io/accelerator-type=H100)``."""
     conditions = spelled(tuple(flavor["label_selector"].items()))
-    return f"{flavor['name']} ({', '.join(flavor['kinds'])} on nodes with {conditions})"
+    return phrase("cell_flavor", name=flavor["name"], kinds=flavor["kinds"], conditions=conditions)
 
 
 @command(pools, "set")

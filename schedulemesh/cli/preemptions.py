@@ -8,6 +8,7 @@ import typer
 
 from schedulemesh.api.rows import NameOf
 from schedulemesh.cli.command import Output, Select, Since, Target, View, command
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.rows import Column, Listing, Record, Row
@@ -122,7 +123,7 @@ def _evaluation(facts: EvaluationResult) -> Record:
     victims = ", ".join(map(str, facts["victims"]))
     spared = ", ".join(f"{code} {count}" for code, count in facts["turned_away"].items())
     lines = [
-        ("evicts", victims or ("one of these" if facts["should_preempt"] else "nobody")),
+        ("evicts", victims or _some_or_nobody(facts)),
         ("cancels the start of", ", ".join(facts["cancelled_starts"])),
         ("reason", facts["reason"] or ""),
         ("spared", spared),
@@ -134,6 +135,10 @@ def _evaluation(facts: EvaluationResult) -> Record:
     return Record(
         facts=rest, name="reason", lines=[line for line in lines if line[1]], listings=(listing,)
     )
+
+
+def _some_or_nobody(facts: EvaluationResult) -> str:
+    return phrase("evicts_one" if facts["should_preempt"] else "evicts_nobody")
 
 
 def preemption_listing(rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) -> Listing:
@@ -152,8 +157,11 @@ def preemption_listing(rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) 
 
 
 def _party(task: str, owner: str, pool: str, priority: float | None) -> str:
-    lines = [task, " in ".join(filter(None, (owner, pool)))]
-    return "\n".join(lines if priority is None else [*lines, f"priority {priority:.12g}"])
+    place = phrase("preempted_place", owner=owner, pool=pool) if owner and pool else owner or pool
+    lines = [task, place]
+    if priority is not None:
+        lines.append(phrase("preempted_priority", value=f"{priority:.12g}"))
+    return "\n".join(lines)
 
 
 def _victim(row: Row) -> str:
@@ -163,22 +171,27 @@ def _victim(row: Row) -> str:
 def _evictor(row: Row) -> str:
     evictor, client = row["evictor"], row["requested_by"]
     if evictor is None:
-        return f"requested by {client}" if client else "requested"
-    task = evictor["task_id"] or f"agent {evictor['agent_name']}"
+        if client:
+            return phrase("preempted_by_client", client=client)
+        return phrase("preempted_by_request")
+    task = evictor["task_id"] or phrase("preempted_by_agent", agent=evictor["agent_name"])
     return _party(task, evictor["owner"], evictor["pool_name"], evictor["priority"])
 
 
 def _rule(row: Row) -> str:
     score = row["preempt_score"]
     rule = str(row["reason"].removesuffix("_preemption"))
-    return rule if score is None else f"{rule}\nscore {rounded_score(score)}"
+    if score is None:
+        return rule
+    return f"{rule}\n{phrase('preempted_score', score=rounded_score(score))}"
 
 
 def _lost(row: Row) -> str:
     lines = [duration(row["lost_work"]), _gpu_time(row["lost_gpu_seconds"])]
-    saved = "state saved" if row["state_saved"] else "no state"
-    failed = "earlier state saved" if row["state_saved"] else "not saved"
-    return "\n".join([*lines, failed if row.get("save_error") else saved])
+    saved, failed = "preempted_no_state", "preempted_not_saved"
+    if row["state_saved"]:
+        saved, failed = "preempted_saved", "preempted_earlier_saved"
+    return "\n".join([*lines, phrase(failed if row.get("save_error") else saved)])
 
 
 def _gpu_time(gpu_seconds: float) -> str:
@@ -189,17 +202,17 @@ def _result(row: Row) -> str:
     """What became of it: when the resources were free, whether they were used, where the task is."""
     lines = []
     if row["time_to_evicted"] is None:
-        lines.append("being evicted")
+        lines.append(phrase("preempted_now"))
     if (freed := row["time_to_freed"]) is not None:
-        lines.append(f"free after {short_duration(freed)}")
+        lines.append(phrase("preempted_free", span=short_duration(freed)))
     if (start := row["time_to_start"]) is not None:
-        lines.append(f"used after {short_duration(start)}")
+        lines.append(phrase("preempted_used", span=short_duration(start)))
     elif row["used"] is False:
-        lines.append("not used")
+        lines.append(phrase("preempted_unused"))
     if (again := row["time_to_run_again"]) is not None:
-        lines.append(f"ran again after {duration(again)}")
+        lines.append(phrase("preempted_again", span=duration(again)))
     elif row["requeued"]:
-        lines.append("requeued")
+        lines.append(phrase("preempted_requeued"))
     return "\n".join(lines)
 
 

@@ -9,11 +9,13 @@ import typer
 
 from schedulemesh.cli.columns import queue_columns
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import show
 from schedulemesh.cli.priorities import PriorityArgument
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.selection import narrowed
 from schedulemesh.domain.numbers import span_text
+from schedulemesh.domain.sentences import Text, say
 
 app = typer.Typer()
 
@@ -58,11 +60,10 @@ def show_queue(
 
 def _left_out(rows: list[dict[str, Any]], total: int, limit: int) -> str:
     """What is not shown, and how it is."""
-    sentence = f"{len(rows)} of {total} tasks are shown"
     if not limit or not rows:
-        return sentence
+        return phrase("remark_shown", shown=len(rows), total=total)
     last = max(row["position"] for row in rows)
-    return f"{sentence}; --limit 0 shows all, --after {last} the next ones"
+    return phrase("remark_next_tasks", shown=len(rows), total=total, last=last)
 
 
 def queue_listing(rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) -> Listing:
@@ -82,19 +83,19 @@ def queue_listing(rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) -> Li
 @command(app)
 def hold(target: Target, output: Output, tasks: Tasks) -> int:
     """Keep queued tasks from starting until they are released."""
-    return _change(target, output, tasks, "held", held=True)
+    return _change(target, output, tasks, say("result_held"), held=True)
 
 
 @command(app)
 def release(target: Target, output: Output, tasks: Tasks) -> int:
     """Let held tasks start again."""
-    return _change(target, output, tasks, "released", held=False)
+    return _change(target, output, tasks, say("result_unheld"), held=False)
 
 
 @command(app)
 def front(target: Target, output: Output, tasks: Tasks) -> int:
     """Move queued tasks to the front of their pools; of several, the last one comes first."""
-    return _change(target, output, tasks, "moved to the front", to_front=True)
+    return _change(target, output, tasks, say("result_front"), to_front=True)
 
 
 @command(app, negative=True)
@@ -105,7 +106,8 @@ def priority(
     value: PriorityArgument,
 ) -> int:
     """Change the priority of a task that waits or runs."""
-    return _change(target, output, [task], f"priority {value:g}", priority=value)
+    done = say("result_priority", value=f"{value:g}")
+    return _change(target, output, [task], done, priority=value)
 
 
 @command(app)
@@ -131,11 +133,13 @@ def limit(
     def request(task_id: str) -> SetTimeLimit:
         return SetTimeLimit(task_id=task_id, max_run_s=max_run_s, request_id=uuid.uuid4().hex)
 
-    done = "limit of its pool" if max_run_s is None else f"limit {span_text(max_run_s)}"
+    done = say("result_pool_limit")
+    if max_run_s is not None:
+        done = say("result_limit", span=span_text(max_run_s))
     return change_each(target, output, [task], request, Response, lambda _: done)
 
 
-def _change(target: Target, output: Output, tasks: list[str], done: str, **fields: Any) -> int:
+def _change(target: Target, output: Output, tasks: list[str], done: Text, **fields: Any) -> int:
     """Change how each task waits."""
     from schedulemesh.api.queue import ChangeQueuedTask
     from schedulemesh.cli.changes import change_each

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 from schedulemesh.api.rows import NameOf, named_by, parse_scalar, parse_word, scalar_fields
 from schedulemesh.cli.command import Select
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.rows import Column, Listing, Row, value_at
 from schedulemesh.cli.texts import text
 from schedulemesh.errors import InvalidRequestError, nearest
@@ -125,14 +126,11 @@ def unknown_names(gateway: Gateway, names: Iterable[tuple[NameOf, str | None]]) 
         if name is None or _lives(gateway, kind, name):
             continue
         if _in_history(gateway, kind, name):
-            notes.append(
-                f"{kind.value} {name!r} has nothing now; `schedulemesh history --{kind.value} {name}` has "
-                "its past"
-                if kind in (NameOf.POOL, NameOf.OWNER)
-                else f"task {name!r} has ended; `schedulemesh history {name}` has its past"
-            )
+            code = "remark_past" if kind in (NameOf.POOL, NameOf.OWNER) else "remark_ended"
+            notes.append(phrase(code, kind=kind.value, name=name))
         elif kind in (NameOf.OWNER, NameOf.TASK):
-            notes.append(f"there is no task {'' if kind is NameOf.TASK else 'of owner '}{name!r}")
+            code = "remark_no_task" if kind is NameOf.TASK else "remark_no_task_of"
+            notes.append(phrase(code, name=name))
         else:
             _refuse(gateway, kind, name)
     return tuple(notes)
@@ -290,5 +288,7 @@ def _matches(value: object, sought: str) -> bool:
         return any(_matches(one, sought) for one in value)
     if isinstance(value, Mapping):
         return False
-    spellings: Iterable[str] = (text(value), str(value))
+    spellings = [text(value), str(value)]
+    if isinstance(value, bool):
+        spellings += ("yes", "是") if value else ("no", "否")
     return sought in spellings or sought.lower() in {word.lower() for word in spellings}

@@ -19,6 +19,7 @@ import typer
 
 from schedulemesh.cli.changes import pairs
 from schedulemesh.cli.command import Target, TerminatedError, command, note
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.texts import megabytes, seconds
 from schedulemesh.errors import InvalidRequestError
@@ -146,7 +147,7 @@ def _session(
 
     QueueNotes(gateway, waiting_lease.task_id).until_started()
     waiting_lease.wait()
-    note(f"lease {waiting_lease.task_id} is granted; it ends with the command")
+    note(phrase("remark_lease_granted", name=waiting_lease.task_id))
     environment = {**os.environ, **_environment(gateway, waiting_lease, bundle)}
     return Session(waiting_lease, words, environment).run()
 

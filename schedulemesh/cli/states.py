@@ -62,10 +62,10 @@ def save(target: Target, output: Output, tasks: Tasks) -> int:
         names.append(task_id)
         return SaveTaskState(task_id=task_id)
 
-    def saved(answer: SavedBytes) -> str:
+    def saved(answer: SavedBytes) -> Sentence:
         if answer.state is None:
             raise _refused(Reason.TASK_NOT_FOUND, say("nothing_to_save", task=names[-1]))
-        return f"state saved, {len(answer.state):,} bytes"
+        return say("result_state_saved", size=len(answer.state))
 
     return change_each(target, output, tasks, request, SavedBytes, saved)
 
@@ -100,12 +100,14 @@ def _restoring(gateway: Gateway, task_id: str) -> RestoreTask:
     )
 
 
-def _restored(answer: Response) -> str:
+def _restored(answer: Response) -> Sentence:
+    from schedulemesh.domain.sentences import say
     from schedulemesh.engine.messages.outcomes import Done, Queued
 
     if isinstance(answer.outcome, Done):
-        return "given to the restorer of its pool"
-    return "queued again" if isinstance(answer.outcome, Queued) else "runs again"
+        return say("result_restorer")
+    queued = isinstance(answer.outcome, Queued)
+    return say("result_queued_again" if queued else "result_runs_again")
 
 
 def _refused(reason: Reason, error: Sentence) -> Exception:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from schedulemesh.cli.columns import AGENTS, pool_columns, wide
 from schedulemesh.cli.command import Select, Target, View, command
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import repeat, show
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.tasks import task_listing
-from schedulemesh.cli.texts import local_time
+from schedulemesh.cli.texts import local_time, text
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -21,7 +23,7 @@ app = typer.Typer()
 _SCHEDULERS = (
     Column(heading="scheduler", key="name"),
     Column(heading="namespace", key="namespace"),
-    Column(heading="answers", key="answers", show=lambda answers: "yes" if answers else "no"),
+    Column(heading="answers", key="answers", show=lambda answers: text(bool(answers))),
     Column(heading="started", key="started_at", show=local_time),
     Column(heading="version", key="version"),
     Column(heading="running", key="running_tasks", right=True),
@@ -61,9 +63,8 @@ def overview_of(
 ) -> Record:
     """The overview, from what the scheduler answers."""
     lines = [
-        ("scheduler", f"{about['name']} (namespace {about['namespace']})"),
-        ("supervisor", f"epoch {about['epoch']}, process {about['pid']}"),
-        ("tasks", f"{about['running_tasks']} running, {about['queued_tasks']} queued"),
+        *headline(about),
+        ("supervisor", phrase("cell_process", epoch=about["epoch"], pid=about["pid"])),
         ("journal", str(about["journal"])),
     ]
     facts = {key: value for key, value in about.items() if key not in ("pools", "agents")}
@@ -73,6 +74,13 @@ def overview_of(
         task_listing(tasks),
     )
     return Record(facts=facts, lines=lines, listings=listings)
+
+
+def headline(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which scheduler it is, and how many tasks it has."""
+    running, queued = about["running_tasks"], about["queued_tasks"]
+    name = phrase("cell_in_namespace", name=about["name"], namespace=about["namespace"])
+    return [("scheduler", name), ("tasks", phrase("cell_tasks", running=running, queued=queued))]
 
 
 @command(app, "list")

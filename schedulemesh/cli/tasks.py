@@ -9,7 +9,7 @@ import typer
 
 from schedulemesh.cli.columns import CHANGES, MEMBERS, TASKS
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group, note
-from schedulemesh.cli.language import spoken
+from schedulemesh.cli.language import phrase, spoken
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.selection import listed
@@ -75,12 +75,15 @@ def _members(gateway: Gateway, array_id: str, after: int | None, limit: int) -> 
 
     request = GetArray(task_id=array_id, after=after, limit=limit)
     facts = gateway.ask(request, Details).facts
-    notes = [
-        f"array {array_id} ({facts['array']}): {facts['state']}; "
-        + ", ".join(f"{facts[state]:,} {state}" for state in MEMBER_COUNTS if facts[state])
+    counts = [
+        phrase("remark_members", count=facts[state], state=state)
+        for state in MEMBER_COUNTS
+        if facts[state]
     ]
+    array, state = facts["array"], facts["state"]
+    notes = [phrase("remark_array", name=array_id, array=array, state=state, counts=counts)]
     if facts["next"] is not None:
-        notes.append(f"--after {facts['next']} shows the next members")
+        notes.append(phrase("remark_next_members", next=facts["next"]))
     return Listing(
         kind="members",
         rows=facts["members"],
@@ -162,11 +165,14 @@ def complete(
     """Report that running tasks are done."""
     from schedulemesh.api.tasks import CompleteTask
     from schedulemesh.cli.changes import change_each
+    from schedulemesh.domain.sentences import Text, say
     from schedulemesh.protocol.answers import Response
 
-    def completed(answer: Response) -> str:
+    def completed(answer: Response) -> Text:
         change = getattr(answer.outcome, "change", None)
-        return "completed" if change is None else f"completed, {change.value}"
+        if change is None:
+            return say("result_completed")
+        return say("result_completed_with", change=change.value)
 
     def request(task_id: str) -> CompleteTask:
         return CompleteTask(task_id=task_id, end_agent=end_agent, request_id=uuid.uuid4().hex)
@@ -182,20 +188,23 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     from schedulemesh.cli.exits import code_of_reason
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.domain.reasons import Change
+    from schedulemesh.domain.sentences import Text, say
     from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
     from schedulemesh.protocol.answers import Response
 
     ids = tuple(dict.fromkeys(tasks))
     refused: dict[str, Refused] = {}
-    results = dict.fromkeys(ids, "cancelled")
+    already_ended = say("result_code", code=Change.ALREADY_ENDED.value)
+    results: dict[str, Text] = dict.fromkeys(ids, say("result_cancelled"))
     with gateway_to(target) as gateway:
         for first in range(0, len(ids), MAX_NAMES):
             request = CancelTasks(task_ids=ids[first : first + MAX_NAMES])
             outcome = gateway.ask(request, Response).outcome
             if isinstance(outcome, TasksCancelled):
                 refused |= outcome.refused
-                results |= dict.fromkeys(outcome.already_ended, Change.ALREADY_ENDED.value)
-    results |= {task_id: f"refused: {why.reason}" for task_id, why in refused.items()}
+                results |= dict.fromkeys(outcome.already_ended, already_ended)
+    for task_id, why in refused.items():
+        results[task_id] = say("result_refused", reason=why.reason)
     rows = [{"name": task_id, "result": result} for task_id, result in results.items()]
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
     for why in refused.values():
@@ -216,11 +225,12 @@ def preempt(
     from schedulemesh.api.preemption import PreemptTask
     from schedulemesh.api.values import client_name
     from schedulemesh.cli.changes import change_each
+    from schedulemesh.domain.sentences import Text, say
     from schedulemesh.protocol.answers import Response
 
-    def evicted(answer: Response) -> str:
+    def evicted(answer: Response) -> Text:
         saved = sum(evicted.state_saved for evicted in answer.evicted)
-        return f"evicted {len(answer.evicted)}, states saved: {saved}"
+        return say("result_evicted", count=len(answer.evicted), saved=saved)
 
     def request(task_id: str) -> PreemptTask:
         return PreemptTask(

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from schedulemesh.cli.command import note
+from schedulemesh.cli.language import phrase
 from schedulemesh.core.agent.process_marks import living as living_process
 from schedulemesh.core.agent.process_marks import mark_of, mark_this_process, marked, terminate
 
@@ -91,14 +92,12 @@ class Session:
             if self._lease.preempted() and not notified:
                 notified = True
                 left_s = self._lease.grace_left()
-                note(
-                    f"the lease is evicted: the command is ended in {left_s:.0f} s; save your work"
-                )
+                note(phrase("remark_lease_evicted", seconds=left_s))
                 self._send(signal.SIGTERM)
             over = notified and self._lease.grace_left() <= _LATE_S
             if over or self._lease.state not in ("running", "preempting"):
                 if not notified:
-                    note(f"the lease has ended ({self._lease.state}), and the command with it")
+                    note(phrase("remark_lease_ended", state=self._lease.state))
                 self._end(_LATE_S)
                 return
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from schedulemesh.cli.language import language, phrase
 from schedulemesh.domain.numbers import duration_text
 from schedulemesh.errors import InvalidRequestError
 
@@ -23,7 +24,8 @@ def owner_limit(limit: Mapping[str, Any]) -> str:
     """An owner's limits in a pool, such as ``gpu 8, queued 200``; - stands for what is not limited."""
     entries = {name: value for name, value in limit.items() if name != "custom"}
     entries |= limit.get("custom") or {}
-    return ", ".join(f"{name} {number(value)}" for name, value in entries.items()) or "no limit"
+    parts = [f"{field_name(name)} {number(value)}" for name, value in entries.items()]
+    return ", ".join(parts) or phrase("cell_no_limit")
 
 
 def budget(entry: Mapping[str, Any] | None) -> str:
@@ -31,9 +33,20 @@ def budget(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "-"
     hours = entry.get("gpu_hours")
-    others = [f"{name} {text(value)}" for name, value in entry.items() if name != "gpu_hours"]
-    total = [f"{number(hours)} GPU-hours"] if hours is not None else []
-    return ", ".join((*total, *others)) if others or total else "no budget"
+    others = [
+        f"{field_name(name)} {text(value)}" for name, value in entry.items() if name != "gpu_hours"
+    ]
+    total = [phrase("cell_gpu_hours", hours=number(hours))] if hours is not None else []
+    return ", ".join((*total, *others)) if others or total else phrase("cell_no_budget")
+
+
+def field_name(name: str) -> str:
+    """The name of a field in the language of this command."""
+    if language() == "en":
+        return name
+    from schedulemesh.cli.headings import name_of_fact
+
+    return name_of_fact(name.replace("_", " "))
 
 
 def duration(seconds: float | None) -> str:
@@ -81,11 +94,11 @@ def labels(values: Mapping[str, str] | None) -> str:
 
 
 def text(value: object) -> str:
-    """Any other value: nothing for None, yes and no for a flag."""
+    """Any other value: nothing for None, yes and no for a flag, in the language of this command."""
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return phrase("cell_yes" if value else "cell_no")
     return number(value) if isinstance(value, float) else str(value)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from schedulemesh.cli.command import Output, Select, Target, View, command, note
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.priorities import MaxPriorityOption
 from schedulemesh.cli.rows import Column, Listing, Record
@@ -119,7 +120,7 @@ def create(
     with gateway_to(target) as gateway:
         check_pools(gateway, (*spec.pools, *(spec.evict_pools or ())))
         _change(gateway, request)
-    note(f"token {token!r} is issued; its secret is shown only now")
+    note(phrase("remark_secret", name=token))
     _print(output, {"name": token, "role": spec.role.value, "token": secret})
 
 
@@ -153,7 +154,7 @@ def rotate(
         former = _hash_of_token(gateway, token)
         _change(gateway, request)
         _write_file(gateway, former, secret)
-    note(f"token {token!r} has another secret, which is shown only now")
+    note(phrase("remark_new_secret", name=token))
     _print(output, {"name": token, "token": secret})
 
 
@@ -230,4 +231,4 @@ def _write_file(gateway: Gateway, former: str, secret: str) -> None:
     file = found(folder, gateway.namespace, gateway.name)
     if file is not None and hash_of(file.token) == former:
         path = write(folder, msgspec.structs.replace(file, token=secret))
-        note(f"{path} has the new secret")
+        note(phrase("remark_secret_written", path=str(path)))

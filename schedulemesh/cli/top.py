@@ -11,6 +11,7 @@ from schedulemesh.cli.columns import REASON, amounts_column, priority
 from schedulemesh.cli.command import Target, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Record, Row
+from schedulemesh.cli.status import headline
 from schedulemesh.cli.texts import data, duration
 
 if TYPE_CHECKING:
@@ -91,10 +92,7 @@ def live_view(gateway: Gateway, limit: int) -> Record:
     keys = ("name", "namespace", "epoch", "running_tasks", "queued_tasks")
     return Record(
         facts={key: about[key] for key in keys},
-        lines=[
-            ("scheduler", f"{about['name']} (namespace {about['namespace']})"),
-            ("tasks", f"{about['running_tasks']} running, {about['queued_tasks']} queued"),
-        ],
+        lines=headline(about),
         listings=(
             Listing(kind="pools", rows=sorted(pools, key=_fullest_first), columns=_POOLS),
             Listing(kind="running", rows=running[:limit], columns=_RUNNING, name="task_id"),

@@ -9,6 +9,7 @@ import typer
 
 from schedulemesh.cli.columns import sentence, waits_because, wide
 from schedulemesh.cli.command import Output, Target, Tasks, command, note
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import local_time, seconds
@@ -68,9 +69,8 @@ def wait(
     reached = [row for row in rows if _has_reached(row, how_far)]
     emit(Listing(kind="tasks", rows=rows, columns=_STATES, name="task_id"), output)
     if len(reached) < enough:
-        note(
-            f"{len(rows) - len(reached)} of {len(rows)} tasks are not {until} after {_with_unit(timeout)}"
-        )
+        missing, limit = len(rows) - len(reached), _with_unit(timeout)
+        note(phrase("remark_not_yet", count=missing, total=len(rows), until=until, limit=limit))
         return ExitCode.TIMED_OUT
     failed = [row for row in reached if row["state"] in _FAILED]
     return ExitCode.FAILED if failed else ExitCode.OK

@@ -37,6 +37,7 @@ _CALLS = {
     "cancel_task": _Words("cancel TASK", "POST /tasks/TASK/cancel"),
     "preempt_task": _Words("preempt TASK", "POST /tasks/TASK/preempt"),
     "restore_task": _Words("restore TASK", ""),
+    "get_saved_state": _Words("states -f task=TASK", ""),
     "save_task_state": _Words("save TASK", "POST /tasks/TASK/save"),
     "execute_preemption": _Words("", ""),
     "list_preemptions": _Words("preemptions", "GET /preemptions"),

@@ -10,7 +10,8 @@ from schedulemesh import cli
 from schedulemesh.api.pools import PoolInfo
 from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.tasks import TaskListing, TaskStatus
-from schedulemesh.cli.headings import CHINESE, KINDS, RECORDS, name_of_fact
+from schedulemesh.cli.headings import CHINESE, KINDS, RECORDS, STRATEGIES, name_of_fact
+from schedulemesh.cli.plugin_rows import plugin_rows
 
 #: Headings that are the same in both languages: units, and names of fields.
 SAME = {"", "#", "CPU", "GPU", "→", "node_id", "on_preempted"}
@@ -74,7 +75,11 @@ def test_every_kind_of_list_has_a_text_in_chinese():
 def test_every_fact_of_a_task_and_of_a_pool_has_a_name_in_chinese():
     rows = (PoolInfo, TaskListing, QueueListing, TaskStatus)
     names = {name.replace("_", " ") for row in rows for name in get_type_hints(row)}
-    assert {name for name in names if name_of_fact(name).isascii()} <= SAME | {"cpu", "agent name"}
+    assert {name for name in names if name_of_fact(name).isascii()} <= SAME | {
+        "cpu",
+        "agent name",
+        "agents",
+    }
     assert RECORDS["agent name"] == "Agent"
 
 
@@ -87,3 +92,19 @@ def test_records_and_empty_lists_are_in_chinese_where_chinese_is_asked_for(sched
         assert f"{name} " in output
     assert "资源池\n" in run("status", "--lang", "zh").output
     assert run("queue", "--lang", "en").stderr == "no queued tasks\n"
+
+
+def test_every_strategy_that_is_built_in_has_a_text_in_chinese():
+    rows, _ = plugin_rows()
+    assert {row["name"] for row in rows if row["from"] == "built in"} == set(STRATEGIES)
+
+
+def test_flags_are_filtered_by_their_words_in_both_languages(scheduler, run):
+    scheduler.pool(cpu=1)
+    scheduler.submit("runs")
+    scheduler.submit("waits", queue=True)
+    assert scheduler.calls.hold_task("waits")["success"]
+    for word in ("yes", "是", "true"):
+        for language in ("en", "zh"):
+            done = run("queue", "--lang", language, "-f", f"held={word}", "-o", "name")
+            assert (done.exit_code, done.stdout) == (0, "waits\n"), (word, language, done.stderr)

@@ -41,6 +41,8 @@ def test_a_state_is_saved_listed_and_restored(filled, run):
     ("words", "code", "message"),
     [
         ("save nope", ExitCode.NOT_FOUND, "task 'nope' is not running"),
+        ("save waits", ExitCode.CONFLICT, "it is queued), so there is no state to save"),
+        ("save done", ExitCode.CONFLICT, "it is cancelled), so there is no state to save"),
         ("restore nope", ExitCode.NOT_FOUND, "no saved state of task 'nope'"),
         ("restore one", ExitCode.CONFLICT, "one"),
         ("states -f status=gone", ExitCode.USAGE, "it may be running, preempted, lost"),
@@ -59,6 +61,10 @@ def test_a_state_is_saved_listed_and_restored(filled, run):
 def test_what_there_is_not_is_refused(words, code, message, filled, run):
     if words == "restore one":
         run("save", "one")
+    if words in ("save waits", "save done"):
+        filled.submit("waits", "train", cpu=2, queue=True, priority=0.0)
+        filled.submit("done", "train", cpu=2, queue=True, priority=0.0)
+        filled.calls.cancel_task("done")
     done = run(*words.split())
     assert (done.exit_code, message in done.stderr) == (code, True), (done.exit_code, done.stderr)
 

@@ -55,7 +55,7 @@ def test_the_exit_code_says_whether_they_were_completed(filled, run):
         ("tasks get nope", ExitCode.NOT_FOUND, "there is no task 'nope'"),
         ("complete nope", ExitCode.NOT_FOUND, "nope"),
         ("preempt two", ExitCode.CONFLICT, "task 'two' does not run: it waits in the queue"),
-        ("save two", ExitCode.CONFLICT, "task 'two' does not run: it waits in the queue"),
+        ("save two", ExitCode.CONFLICT, "task 'two' does not run (it is queued)"),
         ("complete two", ExitCode.CONFLICT, "task 'two' does not run: it waits in the queue"),
     ],
 )

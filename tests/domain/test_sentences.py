@@ -29,10 +29,10 @@ def modules():
 
 
 def said():
-    """Each call of ``say`` with its place, the codes that it may have, and the names of its parameters."""
+    """Calls of ``say`` and ``phrase``: the place, the possible codes and the names of the parameters."""
     for path, tree in modules():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "say":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("say", "phrase"):
                 codes = [node.args[0]]
                 if isinstance(node.args[0], ast.IfExp):
                     codes = [node.args[0].body, node.args[0].orelse]

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from schedulemesh.api.states import SaveTaskState
 from schedulemesh.api.tasks import ExplainTask, SubmitTask
 from schedulemesh.domain.agent import AgentSpec, Death, StartLimits
 from schedulemesh.domain.payloads import RUN_DRIVER, SINGLE_PROCESS, JobPayload
@@ -16,7 +17,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.answers import Explained, Response, decode_answer
+from schedulemesh.protocol.answers import Explained, Response, SavedBytes, decode_answer
 from schedulemesh.runtime.agents.start import environment_limit
 from schedulemesh.runtime.backend import ActorView
 from tests.runtime import life as lives
@@ -192,3 +193,17 @@ def test_the_log_of_a_job_says_why_its_environment_failed(lived):
 )
 def test_the_limit_of_an_environment_is_that_of_ray(config, seconds):
     assert environment_limit({"config": config}) == seconds
+
+
+def test_a_task_that_starts_cannot_be_saved_and_what_to_do_is_said(lived):
+    async def story(life):
+        submit(life)
+        await asyncio.sleep(1.0)  # virtual time
+        answer = decode_answer(await life.ask(SaveTaskState(task_id="t")), SavedBytes)
+        assert answer.reason == "task_not_running"
+        assert answer.error == (
+            "task 't' does not run (it is starting), so there is no state to save"
+        )
+        assert answer.hint == "save it again when it runs"
+
+    lived(story)

@@ -285,6 +285,19 @@ _SAVED_STATES: Mapping[str, tuple[str, str]] = {
         "call restore_task again in a moment",
         "请稍后再次调用 restore_task",
     ),
+    "no_state_while": (
+        "task {task!r} does not run (it is {state:code}), so there is no state to save",
+        "任务 {task!r} 没有在运行（{state:code}），没有可保存的状态",
+    ),
+    "save_when_it_runs": ("save it again when it runs", "等它运行后再保存"),
+    "saved_at_eviction": (
+        "its state is saved before its agent ends, for its next start",
+        "它的状态会在 Agent 结束前保存，供下次启动使用",
+    ),
+    "saved_before": (
+        "get_saved_state({task!r}) returns what was saved of it, if anything was",
+        "如保存过，可用 get_saved_state({task!r}) 取得",
+    ),
     "nothing_to_save": (
         "task {task!r} is not running, so there is no state to save",
         "任务 {task!r} 没有在运行，没有可保存的状态",

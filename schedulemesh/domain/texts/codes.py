@@ -240,6 +240,16 @@ _EVICTIONS: Mapping[str, tuple[str, str]] = {
 }
 _ENDS: Mapping[str, tuple[str, str]] = {
     "deleted": ("Deleted", "已删除"),
+    "created": ("Created", "已创建"),
+    "changed": ("Changed", "已修改"),
+    "unchanged": ("Unchanged", "没有变化"),
+    "ending": ("Ending", "正在结束"),
+    "revoked": ("Revoked", "已吊销"),
+    "over": ("Over", "已过"),
+    "agent_kept": ("The agent is kept", "Agent 保留"),
+    "already_ended": ("Has ended before", "此前已结束"),
+    "already_gone": ("Has gone before", "此前已不在"),
+    "already_registered": ("Registered before", "此前已登记"),
     "out_of_memory": ("Its node was short of memory", "节点内存不足"),
     "over_claim": ("Held more than it claimed", "实际占用超过申请"),
     "run_failed": ("Its run failed", "运行失败"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from schedulemesh.domain.texts.changes import CHANGES
+from schedulemesh.domain.texts.command_output import COMMAND_OUTPUT
 from schedulemesh.domain.texts.explain_lines import EXPLAIN_LINES
 from schedulemesh.domain.texts.explanations import EXPLANATIONS
 from schedulemesh.domain.texts.questions import QUESTIONS
@@ -22,4 +23,5 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     **EXPLAIN_LINES,
     **REHEARSALS,
     **QUESTIONS,
+    **COMMAND_OUTPUT,
 }

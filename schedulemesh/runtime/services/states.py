@@ -21,7 +21,7 @@ from schedulemesh.protocol.agents import key_of, line_and_traceback, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.runtime.agents.references import NO_REFS
 from schedulemesh.runtime.handlers import handler
-from schedulemesh.runtime.queries import past_of, saved_key
+from schedulemesh.runtime.queries import past_of, saved_key, task_status
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
 from schedulemesh.runtime.services.submissions import SubmissionService
 from schedulemesh.runtime.threads import beside_loop
@@ -130,9 +130,11 @@ class StateService(Service):
     @handler
     async def checkpoint(self, request: SaveTaskState) -> SavedBytes | Refusal:
         """Save a running task's state, and let it go on; nothing where there is no such task."""
-        waiting = await self._reactor.read(lambda: _waiting(self._reactor.state, request.task_id))
-        if waiting is not None:
-            return Refusal(refused=waiting)
+        refused = await self._reactor.read(
+            lambda: _does_not_run(self._reactor.state, request.task_id)
+        )
+        if refused is not None:
+            return Refusal(refused=refused)
         eviction = self._executor.eviction(request.task_id)
         task = eviction.task
         if task is None or task.phase is not TaskPhase.RUNNING:
@@ -148,12 +150,24 @@ class StateService(Service):
             await eviction.resume()
 
 
-def _waiting(state: MeshState, task_id: str) -> Refused | None:
-    """The refusal if a task does not run, because it waits."""
-    if task_id not in state.queue.by_id:
+#: What to do about a task that is in this state and cannot be saved.
+_SAVED_HOW = {
+    "queued": say("save_when_it_runs"),
+    "starting": say("save_when_it_runs"),
+    "preempting": say("saved_at_eviction"),
+}
+
+
+def _does_not_run(state: MeshState, task_id: str) -> Refused | None:
+    """The refusal of a save if a task does not run; None: it does, or there is no such task."""
+    word = task_status(state, task_id)["state"]
+    if word in ("running", "unknown"):
         return None
-    error = say("only_waits", task=task_id)
-    return Refused(reason=Reason.TASK_NOT_RUNNING, error_text=error)
+    return Refused(
+        reason=Reason.TASK_NOT_RUNNING,
+        error_text=say("no_state_while", task=task_id, state=word),
+        hint_text=_SAVED_HOW.get(word, say("saved_before", task=task_id)),
+    )
 
 
 def _leaving(state: MeshState, task_id: str) -> Refused | None:
