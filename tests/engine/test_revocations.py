@@ -305,6 +305,16 @@ def test_both_are_taken_back_where_neither_is_enough():
     assert mesh.waiting("b") == ["starts"]
 
 
+def test_all_that_run_and_all_that_start_are_taken_back_where_they_are_just_enough():
+    mesh = lent(node("n1", gpu=5, cpu=64), a=5, b=0)
+    for name in ("b1", "b2", "b3"):
+        mesh.run(name, "b", 50.0, gpu=1)
+    for name in ("start1", "start2"):
+        mesh.queue(name, "b", gpu=1)
+    mesh.queue("owner", "a", gpu=5)
+    assert sorted(mesh.ends) == ["b1", "b2", "b3", "start1", "start2"]
+
+
 def test_a_borrower_that_runs_gives_back_only_what_it_has_borrowed_beside_a_cancelled_start():
     """``runs`` holds quota of its own pool, too, which is no reason to leave ``starts`` its loan."""
     mesh = Mesh(
@@ -588,3 +598,19 @@ def test_the_cheapest_of_the_starts_that_are_enough_is_cancelled():
         mesh.queue(name, "b", gpu=gpu)
     mesh.queue("owner", "a", gpu=2)
     assert list(mesh.ends) == ["small"]
+
+
+def test_further_starts_are_cancelled_where_evictions_cost_more_than_they():
+    """``large`` alone costs 240 s of a GPU, the others 30 s; the victims cost 50 s each."""
+    mesh = lent(node("n1", gpu=13, cpu=64), a=13, b=0)
+    mesh.handle(ClassProbed(class_key="c"))
+    for name in ("b1", "b2", "b3"):
+        mesh.run(name, "b", 50.0, gpu=1, class_key="c", on_preempted="requeue")
+    mesh.now += 20
+    for name, gpu in (("large", 8), ("start1", 1), ("start2", 1)):
+        mesh.queue(name, "b", gpu=gpu)
+    dry = mesh.dry("owner", "a", gpu=4, class_key="c")
+    mesh.queue("owner", "a", gpu=4, class_key="c")
+    assert sorted(dry.cancelled_starts) == ["start1", "start2"]
+    assert names(dry.preempted) == evictions(mesh)
+    assert sorted(mesh.ends) == sorted([*evictions(mesh), "start1", "start2"])

@@ -73,6 +73,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     counts_leaving: bool = True
     #: Agents that do not run yet whose claims count as revoked.
     revokes: tuple[str, ...] = ()
+    #: Whether claims may be revoked for it.
+    may_revoke: bool = True
     #: What of its pool's quota it was short of when claims were revoked for it.
     takes_back: Resources = NOTHING
     #: Whether only extra members of elastic gangs may be evicted.

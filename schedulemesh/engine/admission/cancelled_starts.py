@@ -4,7 +4,8 @@ With all starts that may be cancelled as few tasks as possible are evicted besid
 
 1. those are spared without which nobody else has to be evicted, the dearest first;
 2. one start alone replaces the rest where it costs less, or the same;
-3. starts are spared for evictions that cost less.
+3. further starts are cancelled instead of evictions that cost more, the cheapest first;
+4. starts are spared for evictions that cost less.
 
 What costs the same is decided by the number of those who have to go.
 """
@@ -43,7 +44,7 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
             return None
         plan = self._with(tuple(name for name in self.names if name in used)) or plan
         plan = self._fewer(plan, self._evicts_no_more)
-        plan = self._one_alone(plan)
+        plan = self._more(self._one_alone(plan))
         return self._fewer(plan, self._costs_less)
 
     def _with(self, names: tuple[str, ...]) -> EvictionPlan | None:
@@ -72,6 +73,16 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
             if other is not None and self._costs_less(other, best):
                 best = other
         return best
+
+    def _more(self, plan: EvictionPlan) -> EvictionPlan:
+        """The plan with each further start with which it costs less, as long as it evicts anybody."""
+        for name in self.names[:_FEWER]:
+            if not plan.victims:
+                break
+            other = None if name in plan.revoked else self._with((*plan.revoked, name))
+            if other is not None and self._costs_less(other, plan):
+                plan = other
+        return plan
 
     def _costs_less(self, plan: EvictionPlan, other: EvictionPlan) -> bool:
         return self._cost(plan) < self._cost(other)

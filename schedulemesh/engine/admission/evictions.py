@@ -231,7 +231,7 @@ def _with_revocations(
     that cost least; None: nothing, or none need be.
     """
     request = case.request
-    if request.revokes or not case.tx.state.running.starting:
+    if request.revokes or not request.may_revoke or not case.tx.state.running.starting:
         return None
 
     def plan_with(names: tuple[str, ...]) -> EvictionPlan | None:
@@ -276,8 +276,9 @@ def _price_of(case: Case, plan: EvictionPlan) -> float:
 
 
 def after_revocations(case: Case) -> EvictionPlan | None:
-    """What is to end for a request for which claims have been revoked."""
-    return claim_own(case) or _end_others(case)
+    """What is to end for a request for which claims have been revoked: no further claims, if it can be."""
+    enough = case.of(msgspec.structs.replace(case.request, may_revoke=False))
+    return claim_own(case) or _end_others(enough) or _end_others(case)
 
 
 def paid_as_owner(state: MeshState, request: Request) -> Request:

@@ -17,7 +17,7 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import release
 from schedulemesh.engine.placement.leaving import Leaving, release_all
 from schedulemesh.engine.placement.placers import on_one_node
-from schedulemesh.engine.placement.scenario import Demand, Scenario
+from schedulemesh.engine.placement.scenario import Allocations, Demand, Scenario
 from schedulemesh.engine.preemption.node_summary import (
     NodeSummary,
     Place,
@@ -31,6 +31,10 @@ from schedulemesh.engine.state.tasks import TaskClass
 
 #: A site at which nothing is known of the victims beforehand.
 _NO_BOUND: Place = (float("-inf"), 0, 0.0, "")
+
+
+#: What is to have room on nodes, and what of them is counted as gone, which others may have claimed in part.
+Shortage = tuple[GroupShape, tuple[tuple[Allocations, tuple[tuple[str, Resources], ...]], ...]]
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -49,8 +53,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class KnownNodes:
-    """What searches have found out about nodes, by the shape that is to have room there. It holds for tasks
-    of all priorities, and whoever the candidates are, as long as the state does not change.
+    """What searches have found out about nodes, by what is to have room there and what leaves them anyway. It
+    holds for tasks of all priorities, and whoever the candidates are, as long as the state does not change.
     """
 
     def __init__(self, *, any_site: bool = False) -> None:
@@ -60,9 +64,9 @@ class KnownNodes:
         self.until = float("inf")
         #: Whether anything was searched: there were candidates.
         self.searched = False
-        self.sites: dict[GroupShape, list[Site]] = {}
+        self.sites: dict[Shortage, list[Site]] = {}
         #: What one victim must free at least; None: none is enough.
-        self.least_lack: dict[GroupShape, Resources | None] = {}
+        self.least_lack: dict[Shortage, Resources | None] = {}
 
     @property
     def lowest_top(self) -> float:
@@ -123,22 +127,25 @@ class Sites:
         """The same, with bounds by priority, where all running agents are candidates."""
         if self.shape is None:
             return []
-        sites = self.known.sites
-        if self.shape not in sites:
-            sites[self.shape] = list(self._nodes(self.shape))
-        return sites[self.shape]
+        sites, shortage = self.known.sites, self._shortage_of(self.shape)
+        if shortage not in sites:
+            sites[shortage] = list(self._nodes(self.shape))
+        return sites[shortage]
+
+    def _shortage_of(self, shape: GroupShape) -> Shortage:
+        return shape, tuple((item.allocations, item.claimed) for item in self.leaving)
 
     @cached_property
     def least_lack(self) -> Resources | None:
         """No victim makes room that frees less than this; None: none does by itself."""
         if self.shape is None or self.scenario.initial is not None or not self.one_node:
             return NOTHING
-        lack_of_shape = self.known.least_lack
-        if self.shape not in lack_of_shape:
+        least_lacks, shortage = self.known.least_lack, self._shortage_of(self.shape)
+        if shortage not in least_lacks:
             sites = self._all_nodes
             lacks = [s.lack for s in sites if s.summary and s.lack.fits(s.summary.largest)]
-            lack_of_shape[self.shape] = least(lacks) if lacks else None
-        return lack_of_shape[self.shape]
+            least_lacks[shortage] = least(lacks) if lacks else None
+        return least_lacks[shortage]
 
     def _nodes(self, shape: GroupShape) -> Iterator[Site]:
         state, need, room = self.state, shape.total, self.room
