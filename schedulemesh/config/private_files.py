@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -18,6 +19,21 @@ def make_private_folder(folder: Path) -> None:
         # Another process may create it at the same time.
         each.mkdir(mode=0o700, exist_ok=True)
         each.chmod(0o700)
+
+
+def check_owner(folder: Path) -> None:
+    """Raise PermissionError where a folder that exists belongs to neither this user nor root.
+
+    Whoever owns a folder may put something else in the place of what is in it, and may have created it first:
+    in the folder of a session of Ray, every user of the machine may write.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        owner = folder.stat().st_uid
+        if owner not in (os.geteuid(), 0):
+            raise PermissionError(
+                f"the folder {folder} belongs to user {owner}, and this is user {os.geteuid()}; give it to "
+                "this user (chown), or remove it"
+            )
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:

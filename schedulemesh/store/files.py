@@ -10,6 +10,7 @@ import os
 import stat
 from pathlib import Path
 
+from schedulemesh.config.private_files import check_owner
 from schedulemesh.errors import JournalError
 from schedulemesh.store.disk import journal_errors
 
@@ -45,14 +46,13 @@ def is_there(path: Path) -> bool:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise JournalError if another user could replace the journal in this folder."""
+    """Raise JournalError if another user could replace the journal in this folder, or this folder in the one
+    above it.
+    """
     with journal_errors(f"the folder {folder} cannot be used"):
+        check_owner(folder.parent)
+        check_owner(folder)
         status = folder.stat()
-    if status.st_uid not in (os.geteuid(), 0):
-        raise JournalError(
-            f"the folder {folder} belongs to user {status.st_uid}, and this is user {os.geteuid()}; give "
-            "it to this user (chown), or choose another state_path"
-        )
     if status.st_mode & _OTHERS_WRITE:
         raise JournalError(
             f"others may write to the folder {folder} (mode {stat.S_IMODE(status.st_mode):04o}), and so "

@@ -691,3 +691,12 @@ def test_a_runner_says_whether_its_attempt_begins_with_what_was_saved(
     path.parent.mkdir(parents=True)
     path.write_text("1") if path.name in ("a", "saved") else path.mkdir()
     assert runner.begins_from_saved() is restored
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_no_driver_runs_where_another_user_could_change_its_checkpoints(make, tmp_path):
+    runner = make("raise SystemExit(0)")
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(PermissionError, match="belongs to user 12345"):
+        runner.run_driver()
+    assert not (tmp_path / "jobs").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import pytest
 
@@ -112,4 +114,20 @@ def test_a_file_that_ray_has_removed_is_told_from_an_empty_one(session, start):
 
 def test_an_agent_runs_where_no_link_can_be_made(session):
     link_log_files(INIT, {"stdout": session / "logs" / "was never written"})
+    assert read(session) is None
+
+
+def test_a_pipe_that_another_user_put_in_the_place_of_a_log_is_not_waited_for(session, start):
+    path = start()
+    path.unlink()
+    os.mkfifo(path)
+    assert read(session) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_links_are_not_made_where_another_user_could_change_them(session, start):
+    (session / "schedulemesh_agents").mkdir()
+    os.chown(session / "schedulemesh_agents", 12345, 12345)
+    append(start(), b"hello")
+    assert list((session / "schedulemesh_agents").iterdir()) == []
     assert read(session) is None

@@ -9,7 +9,7 @@ import pytest
 
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.config.discovery import Discovered, write
-from schedulemesh.config.private_files import make_private_folder
+from schedulemesh.config.private_files import check_owner, make_private_folder
 from schedulemesh.core.agent.job_folders import LogWriter
 from schedulemesh.runtime.plugins.call_mark import CallMark
 from tests.runtime.composition import InThread
@@ -50,6 +50,17 @@ def test_folders_of_jobs_and_commands(tmp_path, umask):
     write(tmp_path / "made" / "home", told)
     CallMark(tmp_path / "made" / "mark" / "asked")
     assert wider(tmp_path / "made") == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_that_another_user_made_first_is_not_used(tmp_path):
+    check_owner(tmp_path)
+    check_owner(tmp_path / "new")
+    os.chown(tmp_path, 12345, 12345)
+    with pytest.raises(PermissionError, match="belongs to user 12345, and this is user 0"):
+        check_owner(tmp_path)
+    CallMark(tmp_path / "mark" / "asked")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_exists_stays_as_it_is(tmp_path):

@@ -111,6 +111,17 @@ def test_a_file_of_another_user_is_refused(path, which):
     refused(path, "belongs to user 12345, and this is user 0")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_state_path_that_another_user_made_first_is_refused(tmp_path):
+    state_path = tmp_path / "state"
+    state_path.mkdir(mode=0o777)
+    os.chown(state_path, 12345, 12345)
+    address = address_of(str(state_path), tmp_path, "one", "a")
+    with pytest.raises(JournalError, match="state belongs to user 12345, and this is user 0"):
+        SqlJournal(address)
+    assert not (state_path / "one" / "a.sqlite").exists()
+
+
 def test_leftovers_of_a_killed_process_are_removed(path, tmp_path):
     """Killed while it made the file for the first time: with an unfinished one, or with both of its names."""
     gone = 2**22 + 1  # above every process number

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import ray
 
 from schedulemesh.api.logs import TaskKey
-from schedulemesh.config.private_files import make_private_folder, open_private
+from schedulemesh.config.private_files import check_owner, make_private_folder, open_private
 from schedulemesh.core.agent.control_channel import current
 from schedulemesh.core.agent.exec_process import begin_exec
 from schedulemesh.core.agent.job_devices import JobDevices
@@ -186,8 +186,9 @@ class JobRunner:
 
     def _make_folders(self) -> None:
         """Make the folders of the attempt. Nothing in them is of an eviction, except for the notice that may
-        have come before the driver is started.
+        have come before the driver is started. Raises OSError, also where another user has made them first.
         """
+        check_owner(Path(self._job.folder))
         for file in ("notice", "seen", "saved"):
             (self._attempt_folder / file).unlink(missing_ok=True)
         for folder in (self._attempt_folder / "signals", self._checkpoints):

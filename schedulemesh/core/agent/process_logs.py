@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from schedulemesh.api.logs import STREAMS, LogPiece, ReadTaskLog, TaskKey
-from schedulemesh.config.private_files import make_private_folder, open_private
+from schedulemesh.config.private_files import check_owner, make_private_folder, open_private
 from schedulemesh.core.agent.job_folders import folder_name
 from schedulemesh.protocol.agents import AgentInit
 
@@ -63,7 +63,7 @@ def link_log_files(init: AgentInit, files: Mapping[str, Path]) -> None:
             folder = _folder(
                 session, init.namespace, init.scheduler, init.log_task, init.agent_name
             )
-            _link(folder, init.incarnation, init.attempt, stream, path)
+            _link(session, folder, init.incarnation, init.attempt, stream, path)
 
 
 def write_process_log(
@@ -75,12 +75,15 @@ def write_process_log(
         # Ray shows no drivers what is in files of other names than those of its workers.
         path = session / _LOGS / f"schedulemesh-start-{uuid.uuid4().hex}.{stream}"
         with open(path, "x", encoding="utf-8", opener=open_private) as file:
-            _link(folder, incarnation, attempt, stream, path)
+            _link(session, folder, incarnation, attempt, stream, path)
             file.write(text if stream == "stderr" else "")
 
 
-def _link(folder: Path, incarnation: int, attempt: int, stream: str, path: Path) -> None:
+def _link(
+    session: Path, folder: Path, incarnation: int, attempt: int, stream: str, path: Path
+) -> None:
     """Make the link by which the file of a process that serves from now on is found."""
+    check_owner(session / _LINKS)
     make_private_folder(folder)
     begin = path.stat().st_size
     name = f"{incarnation}.{attempt}.{time.time_ns()}.{stream}.{begin}"
@@ -144,8 +147,9 @@ def _process_logs(session: Path, folder: Path, request: ReadTaskLog) -> Iterator
         if match is None or match[4] != request.stream:
             continue
         path = link.resolve()
-        # Whatever a process links to, only Ray's logs are read.
-        if path.parent == (session / _LOGS).resolve():
+        # Whatever a process links to, only Ray's logs are read. All users may write in their folder: a pipe
+        # in the place of one would be waited for.
+        if path.parent == (session / _LOGS).resolve() and (path.is_file() or not path.exists()):
             yield _ProcessLog(
                 incarnation=int(match[1]),
                 attempt=int(match[2]),

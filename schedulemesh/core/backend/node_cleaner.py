@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -12,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.api.exec_sessions import ReadExec, WriteExec
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
-from schedulemesh.config.private_files import make_private_folder
+from schedulemesh.config.private_files import check_owner, make_private_folder
 from schedulemesh.core.agent.exec_relay import ExecRelay
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
 from schedulemesh.core.agent.process_logs import read_process_log, write_process_log
@@ -81,6 +82,7 @@ class OwnNodeCleaner:
                 write_process_log(session_folder(), key, incarnation, attempt, text)
                 return
             folder = job_folder(key)
+            check_owner(Path(key.root))
             make_private_folder(folder)
             log = LogWriter(folder, attempt)
             try:

@@ -12,7 +12,7 @@ import mmap
 import os
 from pathlib import Path
 
-from schedulemesh.config.private_files import make_private_folder
+from schedulemesh.config.private_files import check_owner, make_private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ class CallMark:
         self._texts: dict[tuple[str, str], bytes] = {}
         self._map: mmap.mmap | None = None
         try:
+            check_owner(path.parent.parent)
             make_private_folder(path.parent)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
