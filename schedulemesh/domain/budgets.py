@@ -29,7 +29,7 @@ MAX_GPU_HOURS = 1e12
 _DAY_S = 86_400
 #: The ordinal of 1970-01-01, a Thursday.
 _EPOCH = date(1970, 1, 1).toordinal()
-_OFFSET = re.compile(r"([+-])(\d{1,2}):([0-5]\d)")
+_OFFSET = re.compile(r"([+-])(\d{1,2}):([0-5]\d)", re.ASCII)
 #: Minutes by which the clocks of the world differ from UTC.
 _LEAST_OFFSET, _MOST_OFFSET = -12 * 60, 14 * 60
 

@@ -69,7 +69,7 @@ class Amounts(TypedDict, total=False):
 
 #: MB of a unit of memory.
 _UNITS_MB = {"k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20}
-_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt])(?:i?b)?", re.IGNORECASE | re.ASCII)
 
 
 def size_of(text: str) -> float | None:

@@ -25,7 +25,7 @@ DEFAULT_NOTICE_S = 3600.0
 MAX_WINDOWS = 1_000
 
 #: A date and a time with the offset from UTC, such as 2026-12-05T22:00+01:00.
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(Z|[+-]\d\d:\d\d)")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class Occurrence(NamedTuple):

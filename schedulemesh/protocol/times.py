@@ -11,7 +11,7 @@ from schedulemesh.domain.numbers import LATEST_S, parse_number, span_of
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: A number of seconds since 1970; one of eight digits is a date.
-_SECONDS = re.compile(r"\d{9,12}(?:\.\d{1,9})?")
+_SECONDS = re.compile(r"\d{9,12}(?:\.\d{1,9})?", re.ASCII)
 
 
 def parse_time(value: object, what: str, now: float | None = None) -> float | None:

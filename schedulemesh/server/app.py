@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -124,6 +124,7 @@ def application(
             HTTPException: _for_both(page.unknown, answer_unknown),
             SchedulerUnavailableError: _unavailable,
             InvalidRequestError: _invalid,
+            ClientDisconnect: _disconnected,
             Exception: _for_both(page.failed, answer_failure),
         },
     )
@@ -595,12 +596,21 @@ def _request_id(request: Request, body: object) -> str:
     """The id of a change. A key is one of this token for this call: others who use the same key, and other
     changes, are no repetitions; the same key with another body is refused.
     """
-    idempotency_key = request.headers.get("idempotency-key")
-    if idempotency_key is None:
+    idempotency_keys = request.headers.getlist("idempotency-key")
+    if not idempotency_keys:
         return new_request_id()
-    key = parse_name(idempotency_key, "Idempotency-Key")
+    if len(idempotency_keys) > 1:
+        raise InvalidRequestError("the header Idempotency-Key is given more than once")
+    key = parse_name(idempotency_keys[0], "Idempotency-Key")
     content = msgspec.json.encode(body, order="deterministic")
     return keyed((request.method, request.url.path, key), content)
+
+
+def _disconnected(_request: Request, _error: Exception) -> Response:
+    """What nobody gets, because the client has gone away before its body has arrived: as often as it likes, so
+    the log says nothing of it.
+    """
+    return Response(status_code=408)
 
 
 def _unavailable(request: Request, error: Exception) -> Response:

@@ -21,6 +21,8 @@ Row = Mapping[str, Any]
 DEFAULT_LIMIT = 100
 #: Parameters that are not fields.
 CONTROLS = ("limit", "cursor", "sort", "label")
+#: Those that have one value.
+_SINGLE = ("limit", "cursor", "sort")
 
 
 class Sorting(NamedTuple):
@@ -64,6 +66,7 @@ async def page_of(
 def page_query(row: type, key: Sequence[str], query: QueryParams) -> PageQuery:
     """What a query asks for; see ``page_of``. Raises Problem."""
     fields = scalar_fields(row)
+    _check_repeated(query)
     limit = _limit(query)
     named, labels = _filters(query, row, fields)
     order = _order(query.get("sort", ""), fields, key)
@@ -81,6 +84,14 @@ def page_answer(items: Sequence[Row], total: int, page: PageQuery, *, more: bool
     """The page with these rows."""
     order = [Sorting(field, descending) for field, descending in page.order]
     return ListingPage(list(items), total, _cursor(items[-1], order) if more and items else None)
+
+
+def _check_repeated(query: QueryParams) -> None:
+    """Raise Problem where a query gives several values of what has one."""
+    for name in _SINGLE:
+        count = len(query.getlist(name))
+        if count > 1:
+            raise _invalid(f"{name} is given {count} times; give it once")
 
 
 def _limit(query: QueryParams) -> int:

@@ -5,8 +5,11 @@ is made takes much longer, and others wait meanwhile.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import NoReturn
 
 import h11
+from h11._receivebuffer import ReceiveBuffer
 
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.errors import InvalidRequestError
@@ -38,6 +41,7 @@ class BoundedConnection(h11.Connection):
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
+        self._receive_buffer = _BoundedBuffer(self._refuse)
         self._chunks = self._bytes = 0
         #: What is too much of the request, and what is allowed; empty: nothing is.
         self.excess = ""
@@ -76,9 +80,28 @@ class BoundedConnection(h11.Connection):
                 f"one, not {self._bytes:,} in {self._chunks:,}; send it with a Content-Length"
             )
 
-    def _refuse(self, excess: str) -> None:
+    def _refuse(self, excess: str) -> NoReturn:
         self.excess = excess
         raise h11.RemoteProtocolError(excess)
+
+
+class _BoundedBuffer(ReceiveBuffer):
+    """What has arrived on a connection. It gives up to as many lines at once as a head has: what follows the
+    last chunk of a body are headers, too.
+    """
+
+    def __init__(self, refuse: Callable[[str], NoReturn]) -> None:
+        super().__init__()
+        self._refuse = refuse
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """See h11. Raises what ``refuse`` raises."""
+        data = bytes(self)
+        end = _HEAD_END.search(data)
+        lines = data.count(b"\n", 0, len(data) if end is None else end.start()) + 1
+        if lines > MAX_HEAD_LINES:
+            self._refuse(f"a body is followed by up to {MAX_HEAD_LINES} headers, not {lines:,}")
+        return super().maybe_extract_lines()
 
 
 def check_query(query: bytes) -> None:

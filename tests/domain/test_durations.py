@@ -25,7 +25,9 @@ def test_a_duration_is_a_number_of_seconds_or_a_text_with_units(parse, given, se
 
 
 @pytest.mark.parametrize("parse", [parse_duration, parse_timeout])
-@pytest.mark.parametrize("given", ["", "soon", "30", "5y", "-3h", "1h 1", "1" * 40 + "h"])
+@pytest.mark.parametrize(
+    "given", ["", "soon", "30", "5y", "-3h", "1h 1", "1" * 40 + "h", "\u0663d"]
+)
 def test_another_text_is_refused_with_the_forms(parse, given):
     with pytest.raises(InvalidRequestError, match=r"x is .*; allowed are seconds.*'30m'"):
         parse(given, "x")

@@ -233,6 +233,28 @@ def test_a_key_with_another_body_is_a_conflict(busy):
     assert drain(b'{"deadline": 61}', "l").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "query", ["limit=1&limit=2", "cursor=a&cursor=b", "sort=task_id&sort=owner"]
+)
+def test_what_has_one_value_is_given_once(busy, query):
+    name = query.partition("=")[0]
+    refused = busy.get(f"/tasks?{query}", 400)
+    assert refused["error"] == f"{name} is given 2 times; give it once"
+
+
+@pytest.mark.parametrize("number", ["1_0", "\uff15", "\u0665"])
+def test_numbers_of_filters_have_the_digits_0_to_9(busy, number):
+    refused = busy.get(f"/tasks?priority={number}", 400)
+    assert refused["error"] == f"priority is a number, which {number!r} is not"
+
+
+def test_a_request_has_one_key(busy):
+    headers = [("idempotency-key", "a"), ("idempotency-key", "b")]
+    refused = busy.client.put("/api/v1/pools/p/drain", json={}, headers=headers)
+    assert refused.status_code == 400
+    assert refused.json()["error"] == "the header Idempotency-Key is given more than once"
+
+
 def test_every_change_is_repeated_by_its_key(busy):
     """Whatever a change is, the supervisor gets an id that is the same for a repetition only."""
     ids = []

@@ -221,3 +221,19 @@ def test_a_token_has_one_explanation_at_a_time_and_those_of_clients_that_leave_n
     may_answer.set()
     assert api.client.get("/api/v1/tasks/another").status_code == 404
     assert begun[1:] == ["another"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/tasks/cancel", "/sign-in"])
+def test_clients_that_leave_before_their_body_has_arrived_are_not_in_the_log(api, path, caplog):
+    """The second path needs no token, so anybody could fill the log."""
+    host, port = api.url.removeprefix("http://").split(":")
+    for ends in (b"", b"Transfer-Encoding: chunked\r\n"):
+        length = ends or b"Content-Length: 100\r\n"
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(
+                b"POST %b HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
+                b"Authorization: Bearer %b\r\n%b\r\n" % (path.encode(), api.token.encode(), length)
+            )
+            until(lambda: requests_open(api) == 1)
+        until(lambda: requests_open(api) == 0)
+    assert caplog.records == []

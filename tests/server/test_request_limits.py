@@ -89,6 +89,16 @@ def test_a_body_in_tiny_chunks_is_refused_after_some():
     assert calls < 20_000
 
 
+def test_headers_after_a_body_are_as_few_as_those_before_it():
+    last = b"2\r\n{}\r\n0\r\n"
+    error, calls = refusal(CHUNKED + last + b"a:\r\n" * 15_000 + b"\r\n")
+    assert error == "a body is followed by up to 100 headers, not 15,000"
+    assert calls < 300
+    allowed = events(CHUNKED + last + b"a: b\r\n" * MAX_HEAD_LINES + b"\r\n")
+    assert isinstance(allowed[-1], h11.EndOfMessage)
+    assert len(allowed[-1].headers) == MAX_HEAD_LINES
+
+
 def test_some_small_chunks_and_many_large_ones_are_a_body():
     small = b"1\r\nx\r\n" * MAX_SMALL_CHUNKS
     size = 8 * LEAST_CHUNK
@@ -186,6 +196,7 @@ def answer_to(api, data):
     [
         (BEGIN + b"a:\r\n" * 50_000 + b"\r\n", f"up to {MAX_HEAD_LINES} headers, not 50,0"),
         (CHUNKED + b"1\r\nx\r\n" * 10_000, "send it with a Content-Length"),
+        (CHUNKED + b"0\r\n" + b"a:\r\n" * 10_000 + b"\r\n", "followed by up to 100 headers"),
         (b"GET /" + b"a" * MAX_PATH + b" HTTP/1.1\r\nHost: a\r\n\r\n", "the path of a request"),
     ],
 )
