@@ -104,9 +104,9 @@ def parse_scalar(text: str, kind: type, what: str) -> str | int | float | bool |
     try:
         if kind is bool:
             return {"true": True, "false": False, "yes": True, "no": False}[text.lower()]
-        if not text.isascii() or "_" in text:  # int() and float() would read more than people write
-            raise ValueError(text)
-        number: int | float = kind(text)
+        # int() and float() would read digits of other scripts, and underscores.
+        readable = text if text.isascii() and "_" not in text else ""
+        number: int | float = kind(readable)
         if abs(number) >= 2**63:
             # No encoding holds it as a whole number, and no row has it.
             number = float(number)

@@ -20,7 +20,7 @@ LATEST_S = 1e11
 MAX_TIMEOUT_S = 1e9
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])", re.ASCII)
-_SPAN = re.compile(rf"(?:{_PART.pattern}\s*){{1,5}}")
+_SPAN = re.compile(rf"(?:{_PART.pattern}\s*){{1,5}}", re.ASCII)
 #: Agents, groups, hosts or rows: no count is higher.
 MAX_COUNT = 1_000_000
 

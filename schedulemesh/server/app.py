@@ -607,8 +607,8 @@ def _request_id(request: Request, body: object) -> str:
 
 
 def _disconnected(_request: Request, _error: Exception) -> Response:
-    """What nobody gets, because the client has gone away before its body has arrived: as often as it likes, so
-    the log says nothing of it.
+    """What nobody gets, because the client has gone away before its body has arrived. Clients may do so as
+    often as they like, so the log says nothing of it.
     """
     return Response(status_code=408)
 
