@@ -64,6 +64,8 @@ class SimpleTaskSpec:
     #: Conditions on the labels of its nodes, and what will do instead, the first ones before the others.
     label_selector: Mapping[str, str] | None = None
     fallback_strategy: Sequence[Mapping[str, object]] | None = None
+    #: How close together the members of a gang are placed, such as "rack" or "preferred:rack".
+    topology: str | Mapping[str, object] | None = None
     #: Indices of an array, such as "0-99%10", or the number of its members.
     array: str | int | None = None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.

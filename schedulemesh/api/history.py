@@ -163,6 +163,8 @@ class AttemptInfo(TypedDict, total=False):
     alternative: int
     #: The flavor of its pool in which it ran; empty: none, or it has not started.
     flavor: str
+    #: How close together its members were to be placed; empty: anywhere.
+    topology: str
     #: The tasks that its task starts after, each as "ok:ID", "any:ID" or "fail:ID".
     after: list[str]
     waited_s: float

@@ -41,6 +41,7 @@ class PolicyFields(TypedDict, total=False):
     over_claim_s: float
     evict_despite_external_demand: bool
     allow_exec: bool
+    topology_levels: list[str]
     links: dict[str, str]
 
 

@@ -90,6 +90,8 @@ class TaskInfo(TypedDict, total=False):
     #: Of a member of an array: the array's id, and its index; empty, None: it is none.
     array_id: str
     array_index: int | None
+    #: How close together its members are placed, such as "rack" or "block,slice:8:rack"; empty: anywhere.
+    topology: str
 
 
 TaskRow = TypeVar("TaskRow", bound=TaskInfo)

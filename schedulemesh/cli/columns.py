@@ -173,6 +173,7 @@ TASKS = (
     wide("remaining", "remaining_time", remaining),
     wide("limit in", "limit_at", time_until),
     wide("flavor", "flavor"),
+    wide("topology", "topology"),
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
@@ -198,6 +199,7 @@ JOBS = (
     wide("ended", "ended_at", local_time),
     wide("error", "error", sentence),
     wide("flavor", "flavor"),
+    wide("topology", "topology"),
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
     wide("links", "links", labels),

@@ -66,6 +66,7 @@ CHINESE: Mapping[str, str] = {
     "field": "字段",
     "first": "首次",
     "flavor": "规格",
+    "topology": "拓扑",
     "for": "让位给",
     "forecast": "预计",
     "found": "检查结果",

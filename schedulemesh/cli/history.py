@@ -300,6 +300,7 @@ _ATTEMPTS = (
     Column(heading="reason", key="reason", wide=True),
     Column(heading="agent", key="agent_name", wide=True),
     Column(heading="flavor", key="flavor", wide=True),
+    Column(heading="topology", key="topology", wide=True),
     _wide("GPU", "gpu"),
     _wide("CPU", "cpu"),
     _wide("GPU-s", "gpu_s"),

@@ -77,6 +77,13 @@ class JobOptions:
             help="What will do instead, such as gpu-model=L40S,gpus=2. Repeatable, the first ones first.",
         ),
     ] = None
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL,…",
+            help="How close together its parts are: rack, preferred:rack, slice:8:rack, separated by commas.",
+        ),
+    ] = None
     priority: PriorityOption = 5.0
     label: Annotated[
         list[str] | None,

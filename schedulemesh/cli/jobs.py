@@ -133,6 +133,7 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "bundles": parse_bundle_words(job.bundle or ()),
         "strategy": job.strategy,
         "label_selector": node_selector(job.gpu_model, job.node_label or ()),
+        "topology": job.topology,
         "priority": job.priority,
         "working_dir": job.working_dir,
         "env": pairs(job.env or (), "--env", "a variable is NAME=VALUE"),

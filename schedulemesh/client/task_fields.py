@@ -47,6 +47,9 @@ class PlacementFields(TypedDict, total=False):
     #: What will do instead, the first ones before the others: each has a label_selector, and the amounts if
     #: they are others.
     fallback_strategy: Sequence[Mapping[str, object]] | None
+    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
+    #: between them; or as a dict such as {"required": "rack"}. Levels are those of the policy.
+    topology: str | Mapping[str, object] | None
 
 
 class ArrayFields(TypedDict, total=False):

@@ -31,6 +31,7 @@ from schedulemesh.domain.numbers import (
     parse_positive,
 )
 from schedulemesh.domain.payloads import parse_over_claim
+from schedulemesh.domain.topology import parse_levels
 from schedulemesh.errors import InvalidRequestError, shown
 
 logger = logging.getLogger(__name__)
@@ -191,6 +192,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether commands and terminals may be started inside the claims of tasks and leases (``exec``,
     #: ``shell``).
     allow_exec: bool = False
+    #: The levels of the topology: keys of node labels, the widest first.
+    topology_levels: tuple[str, ...] = ()
     #: {name: address}: links from tasks to pages elsewhere, with fields such as {task} and {label.run}.
     links: dict[str, str] = {}
 
@@ -219,6 +222,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "protected_pools", _parse_pools(self.protected_pools))
         rules = parse_label_rules(self.label_preemption_rules, MAX_STORED_RULES)
         force(self, "label_preemption_rules", rules)
+        levels = parse_levels(self.topology_levels, "topology_levels")
+        force(self, "topology_levels", levels)
         force(self, "links", parse_links(self.links))
 
     @property
@@ -239,6 +244,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Every field as plain data: numbers, lists and dicts."""
         shown = msgspec.structs.asdict(self)
         shown["protected_pools"] = list(self.protected_pools)
+        shown["topology_levels"] = list(self.topology_levels)
         shown["links"] = dict(self.links)
         shown["label_preemption_rules"] = {
             key: {high: list(lows) for high, lows in rules.items()}

@@ -10,6 +10,7 @@ import msgspec
 from schedulemesh.domain.labels import Labels, Selector
 from schedulemesh.domain.node_labels import NodeLabels, spelled
 from schedulemesh.domain.resources import Resources, check_resources, sum_of
+from schedulemesh.domain.topology import Topology
 from schedulemesh.errors import InvalidRequestError
 
 #: Ray's placement strategies for the bundles of one placement group.
@@ -73,6 +74,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     #: Whether it is held in the state alone, and there is nothing of it in Ray: the claim of a job, whose
     #: driver starts its own actors and placement groups.
     virtual: bool = False
+    #: How close together its bundles are placed; None: wherever there is room.
+    topology: Topology | None = None
 
     @property
     def each_part(self) -> tuple[GroupShape, ...]:
@@ -105,6 +108,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
             shown = f"{shown} as {self.parts} groups"
         if self.node_labels:
             shown = f"{shown} on nodes with {spelled(self.node_labels)}"
+        if self.topology is not None:
+            shown = f"{shown} with topology {self.topology}"
         return f"{shown} on nodes with the same {self.same_label!r}" if self.same_label else shown
 
 

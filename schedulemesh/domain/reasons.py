@@ -95,6 +95,14 @@ class Reason(Code):
         ),
     )
 
+    INVALID_TOPOLOGY = (
+        "invalid_topology",
+        (
+            "The task asks for a level that `topology_levels` of the policy does not declare, for levels in the "
+            "wrong order, or for slices that do not divide its members; or it has no members."
+        ),
+    )
+
     # The request contradicts what exists.
     POOL_NOT_FOUND = ("pool_not_found", "There is no such pool. Create it with `ensure_pool`.")
     NO_MATCHING_POOL = (

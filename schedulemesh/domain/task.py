@@ -22,6 +22,7 @@ from schedulemesh.domain.numbers import (
 )
 from schedulemesh.domain.priorities import class_of
 from schedulemesh.domain.resources import LIKE_BYTES, as_megabytes
+from schedulemesh.domain.topology import parse_topology
 from schedulemesh.errors import InvalidRequestError, shown
 
 DEFAULT_PRIORITY = 5.0
@@ -130,6 +131,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     #: Of a member of an array: the array's id, and its index; set by the scheduler.
     array_id: str = ""
     array_index: int | None = None
+    #: How close together its members are placed, such as ``rack``; see ``topology``. Empty: wherever there is
+    #: room.
+    topology: str = ""
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -274,6 +278,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "idle_s": lambda value: parse_timeout(value, "idle_s"),
     "after": parse_after,
     "array": parse_array,
+    "topology": parse_topology,
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -358,6 +363,8 @@ class TaskState:
     #: Of a member of an array: the array's id, and its index; empty, None: it is none.
     array_id: str = ""
     array_index: int | None = None
+    #: How close together its members are placed, such as ``rack``; empty: wherever there is room.
+    topology: str = ""
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

@@ -161,6 +161,9 @@ class _Submitted(Body, frozen=True, kw_only=True):
     wait: bool | float = False
     #: Conditions on the labels of its nodes, as Ray's: "H100", "!H100", "in(H100, A100)", "!in(...)".
     label_selector: dict[str, str] | None = None
+    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
+    #: between them; or as an object such as {"required": "rack"}.
+    topology: str | dict[str, Any] | None = None
     #: The task with which it ends; null: none.
     parent: str | None = None
     #: The process that submits it, as HOST:PID; null: the token and its address.

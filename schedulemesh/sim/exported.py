@@ -17,6 +17,7 @@ import msgspec
 
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node_labels import parse_node_labels
+from schedulemesh.domain.topology import parse_topology
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.sim.exported_order import ExportedJob, linked
@@ -118,6 +119,7 @@ def _job(
         parse_node_labels(node_labels, "node_labels")
         alternatives = tuple(map(_alternative, filter(None, _text(row, "alternatives").split("|"))))
         after = _after(row)
+        topology = parse_topology(_text(row, "topology"))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{place}: {error}") from None
     return Job(
@@ -139,6 +141,7 @@ def _job(
         alternatives=alternatives,
         array=_text(row, "array"),
         after=after,
+        topology=topology,
     )
 
 

@@ -8,6 +8,7 @@ from schedulemesh.domain.arrays import parse_array
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.node_labels import parse_node_labels
+from schedulemesh.domain.topology import parse_topology
 from schedulemesh.domain.numbers import (
     MAX_COUNT,
     MAX_DURATION_S,
@@ -82,6 +83,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     after: tuple[str, ...] = ()
     #: Of an array of such jobs: their indices, as ``0-99%10``; each is ``ID[INDEX]``, and as long.
     array: str = ""
+    #: How close together its parts are placed where it is larger than every node; see ``topology``.
+    topology: str = ""
 
     def __post_init__(self) -> None:
         """Check the id and the ranges."""
@@ -92,6 +95,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
             parse_after(self.after)
         if self.array:
             parse_array(self.array)
+        if self.topology:
+            parse_topology(self.topology)
         for name, (least, most) in LIMITS.items():
             parse_number(getattr(self, name), name, least, most)
         if self.estimate_s is not None:

@@ -11,6 +11,7 @@ from schedulemesh.domain.agent import AgentSpec, Alternative, with_alternatives
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import parse_node_labels
+from schedulemesh.domain.topology import parse_topology
 from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import MAX_RETRIES, TaskSpec
@@ -44,8 +45,9 @@ class Submissions:
     def submission_of(self, job: Job) -> TaskSubmitted:
         """The submission of this job. Raises InvalidRequestError where no node has the kind of it at all."""
         pool_name = self._only_pool or job.pool
+        agent = self._agent(job, pool_name)
         return TaskSubmitted(
-            agent=self._agent(job, pool_name),
+            agent=agent,
             task=TaskSpec(
                 task_id=job.job_id,
                 pool_name=pool_name,
@@ -59,6 +61,8 @@ class Submissions:
                 max_run_s=job.max_run_s,
                 after=parse_after(job.after),
                 array=job.array,
+                # What is on one node has no members.
+                topology=parse_topology(job.topology) if agent.bundles else "",
                 on_time_limit="requeue" if job.requeued_at_limit else "",
             ),
             queue=True,

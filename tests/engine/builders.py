@@ -275,6 +275,7 @@ class Mesh:
         node_labels: dict[str, str] | None = None,
         fallbacks: Iterable[dict[str, Any]] = (),
         limits: dict[str, Any] | None = None,
+        topology: str = "",
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
@@ -311,6 +312,7 @@ class Mesh:
                     max_retries=retries,
                     parent=parent,
                     owner=owner,
+                    topology=topology,
                     **(limits or {}),
                 )
                 if task

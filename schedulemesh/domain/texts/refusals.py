@@ -4,6 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_TOPOLOGY: Mapping[str, tuple[str, str]] = {
+    "no_such_level": (
+        "topology names the level {level!r}{hint}; levels of the policy are: {levels}",
+        "topology 写了层级 {level!r}{hint}；策略中的层级：{levels}",
+    ),
+    "level_is_wider": (
+        "topology asks for level {level!r} inside of level {other!r}, which is narrower",
+        "topology 要求层级 {level!r} 位于层级 {other!r} 之内，而后者更窄",
+    ),
+    "uneven_slices": (
+        "topology asks for slices of {size}, which do not divide {members} members evenly",
+        "topology 要求每片 {size} 个成员，不能整除 {members} 个成员",
+    ),
+    "topology_of_one": (
+        "topology is for gangs, leases and jobs, and this is a single agent",
+        "topology 用于成组任务、租约和作业，而这是单个 agent",
+    ),
+    "topology_of_elastic": (
+        "topology is for gangs whose members all start together, and this one has min_replicas",
+        "topology 用于成员同时启动的成组任务，而它设置了 min_replicas",
+    ),
+    "topology_hint": (
+        "Change topology, or leave it out; an operator declares levels with topology_levels of the policy",
+        "修改或去掉 topology；层级由运维在策略的 topology_levels 中声明",
+    ),
+    "no_domain": (
+        "no {level} has {need} free: the best, {domain}, has {free}",
+        "没有一个 {level} 有 {need} 空闲：最多的是 {domain}，有 {free}",
+    ),
+    "no_domain_of_nodes": (
+        "no {level} has {need} free as its nodes would have to hold it: the best, {domain}, has {free} in all",
+        "没有一个 {level} 的节点能按要求放下 {need}：最多的是 {domain}，合计空闲 {free}",
+    ),
+}
+
 _POOLS: Mapping[str, tuple[str, str]] = {
     "no_pool": (
         "there is no pool {pool!r}{hint}; pools are: {pools}. Create it with create_pool or ensure_pool",
@@ -578,6 +613,7 @@ _STATES: Mapping[str, tuple[str, str]] = {
 }
 
 REFUSALS: Mapping[str, tuple[str, str]] = {
+    **_TOPOLOGY,
     **_POOLS,
     **_NODES,
     **_SHORT,

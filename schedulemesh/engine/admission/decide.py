@@ -46,6 +46,7 @@ from schedulemesh.engine.admission.owner_limits import beyond_owner_limit, excee
 from schedulemesh.engine.admission.registration import duplicate_task, refused_for_parent, register
 from schedulemesh.engine.admission.revocations import revoke
 from schedulemesh.engine.admission.time_limits import beyond_pool, pools_below
+from schedulemesh.engine.admission.topology import invalid_topology
 from schedulemesh.engine.admission.windows import closed_by_window, outside_windows
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
@@ -234,6 +235,8 @@ def understand_alone(
         if refused is not None:
             return refused
     need = account.spec.default_agent() if given_need is None else given_need
+    if waiting is None and (refused := invalid_topology(state, stimulus, need)) is not None:
+        return refused
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
         return _refused_by_pool(state, stimulus, reason, pool_name, need)
     flavor = agent.flavor

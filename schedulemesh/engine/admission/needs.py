@@ -12,6 +12,7 @@ from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT, Resources, sum_of
 from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.domain.topology import with_levels
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import (
     FOR_GANGS,
@@ -173,6 +174,7 @@ def groups_asked(
         None if isinstance(agent.payload, AgentPayload) else agent.payload,
         virtual=is_job,
         node_labels=agent.node_labels,
+        topology=None if task is None else with_levels(task.topology, state.policy.topology_levels),
     )
 
 

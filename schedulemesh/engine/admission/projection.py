@@ -10,6 +10,7 @@ from operator import itemgetter
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
+from schedulemesh.domain.topology import Topology
 from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import (
@@ -273,13 +274,28 @@ class Projection:
         cluster = self._state.cluster
         passes_many = bool(shape.node_labels) or self._state.groups.reserved_groups > 0
         able = cluster.emptiest(len(cluster.nodes) if passes_many else count)
+        if shape.topology is not None and shape.topology.required:
+            able = self._in_domains(shape.topology, count)
         able = (n for n in able if self._may_be_on(n, smallest, shape))
-        nodes = {n.node_id: n for n in (islice(able, count) if passes_many else able)}
+        is_cut = passes_many and (shape.topology is None or not shape.topology.required)
+        nodes = {n.node_id: n for n in (islice(able, count) if is_cut else able)}
         for node_id in self._leaving:
             node = cluster.nodes.get(node_id)
             if node and not node.cordoned and self._may_be_on(node, smallest, shape):
                 nodes[node_id] = node
         return iter(nodes.values())
+
+    def _in_domains(self, topology: Topology, count: int) -> Iterator[Node]:
+        """The nodes of the domains with the most free, each of which could be the one that a task requires;
+        together at least so many nodes.
+        """
+        cluster = self._state.cluster
+        domains = cluster.domains.of(topology).at(topology.limit)
+        for domain in sorted(domains, key=lambda domain: domain.order, reverse=True):
+            if count <= 0:
+                return
+            yield from map(cluster.nodes.__getitem__, sorted(domain.node_ids))
+            count -= len(domain.node_ids)
 
     def _may_be_on(self, node: Node, smallest: Resources, shape: GroupShape) -> bool:
         """Whether a bundle of this shape, ``smallest`` at least, could be on a node if nothing ran."""

@@ -27,6 +27,7 @@ from schedulemesh.engine.admission.holders import (
     held_by,
     holders_among,
 )
+from schedulemesh.engine.admission.topology import why_no_domain
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment, no_placement
@@ -588,6 +589,8 @@ def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, Text]]:
 def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> Sentence:
     if isinstance(placement, BundlePlacement):
         return say("group_is_made")
+    if placement.level:
+        return why_no_domain(placement)
     need = shape.bundles[placement.bundle]
     which = say("bundle", number=placement.bundle, need=need) if len(shape.bundles) > 1 else need
     if placement.node_id is None:

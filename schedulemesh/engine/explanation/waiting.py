@@ -151,7 +151,7 @@ class WaitCauses:
             need_of(state, task),
             agent.bundles,
             None if own_group is None else (own_group.strategy, own_group.same_label),
-            (payload.parts, job_strategy, bool(payload.adopts)),
+            (payload.parts, job_strategy, bool(payload.adopts), spec.topology),
             (agent.node_labels, agent.alternatives),
             submission.choose_node,
             submission.for_group,

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least
+from schedulemesh.domain.topology import Topology
 from schedulemesh.engine.placement.placers import (
     BundlePlacement,
     FreeNode,
@@ -18,8 +21,10 @@ from schedulemesh.engine.placement.placers import (
     on_one_node,
     place_bundles,
 )
+from schedulemesh.engine.placement.topology import no_domain, place_in_domains
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.device_guarantees import has_room
+from schedulemesh.engine.state.domains import DomainTree
 from schedulemesh.engine.state.nodes import Node, has_labels
 
 
@@ -100,8 +105,13 @@ class Room:
         placement = self.placement(shape)
         if placement is not None:
             return placement
-        nodes = self._cluster.nodes.values() if self._total else self._cluster.open_nodes()
-        return self._placed(shape, [node for node in nodes if has_labels(node, shape)])
+        able = self._usable(shape, None)
+        if shape.topology is None:
+            return self._placed(shape, able)
+        anywhere = self._placed(msgspec.structs.replace(shape, topology=None), able)
+        if isinstance(anywhere, NoPlacement):
+            return anywhere
+        return no_domain(shape, shape.topology, self._tree_of(shape.topology, able))
 
     def placement(
         self, shape: GroupShape, only: Collection[str] | None = None
@@ -112,6 +122,8 @@ class Room:
         if len(shape.bundles) == 1 and not self._changed and not self._total and only is None:
             return self._place_one(shape)
         one, facts = on_one_node(shape), self._facts_of(shape)
+        if shape.topology is not None and not one:
+            return self._in_domains(shape, shape.topology, only)
         able = self._able(shape, facts.total if one else facts.smallest, only)
         if one:
             free = sorted(map(self._look, able), key=FreeNode.order)
@@ -124,6 +136,47 @@ class Room:
         placement = self._placed(shape, able)
         return placement if isinstance(placement, BundlePlacement) else None
 
+    def _in_domains(
+        self, shape: GroupShape, topology: Topology, only: Collection[str] | None
+    ) -> BundlePlacement | None:
+        """The placement of a group in domains of the topology. ``only``: use only these nodes."""
+        every = self._cluster.nodes
+
+        def free_node(node_id: str) -> FreeNode:
+            return self._free(every[node_id])
+
+        if only is None and not self._total and not shape.node_labels and not shape.same_label:
+            tree = self._cluster.domains.of(topology)
+            for node_id, free in self._changed.items():
+                if not every[node_id].cordoned:
+                    tree.put(every[node_id], free.amounts)
+            # They are counted as they are again.
+            tree.changed.update(self._changed)
+            return place_in_domains(shape, topology, tree, free_node)
+        for nodes in _by_label(shape, self._usable(shape, only)):
+            tree = self._tree_of(topology, nodes)
+            placement = place_in_domains(shape, topology, tree, free_node)
+            if placement is not None:
+                return placement
+        return None
+
+    def _usable(self, shape: GroupShape, only: Collection[str] | None) -> list[Node]:
+        """The nodes that may be used, whatever is free there. ``only``: no others than these."""
+        every = self._cluster.nodes
+        nodes = every.values() if only is None else [every[n] for n in only if n in every]
+        return [
+            node
+            for node in sorted(nodes, key=_node_id)
+            if (self._total or not node.cordoned) and has_labels(node, shape)
+        ]
+
+    def _tree_of(self, topology: Topology, nodes: Sequence[Node]) -> DomainTree:
+        """These nodes by domains, with what is free on them here."""
+        tree = DomainTree(topology)
+        for node in nodes:
+            tree.put(node, self._look(node).amounts)
+        return tree
+
     def counts_for(self, shape: GroupShape, only: Collection[str] | None = None) -> bool | None:
         """Whether there is a placement of a group on several nodes; None: counting does not tell. ``only``:
         use only these nodes.
@@ -132,7 +185,7 @@ class Room:
         able = self._able(shape, facts.smallest, only)
         if not self._may_hold(facts.smallest, count, able):
             return False
-        if not facts.alike or shape.same_label:
+        if not facts.alike or shape.same_label or shape.topology is not None:
             return None
         together = len(shape.bundles) // shape.parts if shape.strategy == "STRICT_PACK" else 1
         apart = shape.strategy == "STRICT_SPREAD" and count > shape.parts
@@ -156,7 +209,10 @@ class Room:
         devices = sorted((free.devices[i], units) for i, units in allocation.devices.units)
         useful = (self._total or not node.cordoned) and has_labels(node, shape)
         label = node.labels.get(shape.same_label) if shape.same_label else None
-        state = (free.signature(), useful, label)
+        domain = None
+        if (topology := shape.topology) is not None:
+            domain = topology.domain_of(node.labels, node_id, len(topology.levels) - 1)
+        state = (free.signature(), useful, label, domain)
         promised = key in node.promised
         return (state, allocation.held, tuple(devices), allocation.reported, promised)
 
@@ -239,6 +295,10 @@ class Room:
         """Free resources of the node, for reading only."""
         changed = self._changed.get(node.node_id)
         return FreeNode(node, total=self._total, waits=self._waits) if changed is None else changed
+
+
+def _node_id(node: Node) -> str:
+    return node.node_id
 
 
 def _by_label(shape: GroupShape, nodes: Sequence[Node]) -> list[list[Node]]:

@@ -23,6 +23,7 @@ from schedulemesh.domain.node_labels import NodeLabels, selects
 from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.topology import Topology
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
@@ -98,11 +99,14 @@ def group_request_of(
     *,
     virtual: bool = False,
     node_labels: NodeLabels = (),
+    topology: Topology | None = None,
 ) -> GroupRequest:
     """What a task of this priority and with these labels asks for. ``own_group``: how a gang, lease or job is
-    placed; ``node_labels``: on nodes with which labels.
+    placed; ``node_labels``: on nodes with which labels; ``topology``: how close together.
     """
-    shape = dynamic_shape(spec, bundles, own_group, virtual=virtual, node_labels=node_labels)
+    shape = dynamic_shape(
+        spec, bundles, own_group, virtual=virtual, node_labels=node_labels, topology=topology
+    )
     reserved = state.groups.reserved_shapes(pool_name)
     closest = best_reserved(
         reserved if own_group is None else [r for r in reserved if _places_alike(r, shape)], bundles
@@ -123,7 +127,7 @@ def group_request_of(
 
 def _places_alike(reserved: GroupShape, shape: GroupShape) -> bool:
     """Whether a reserved group is placed as a gang or a lease asks for."""
-    if reserved.parts != shape.parts:
+    if reserved.parts != shape.parts or reserved.topology != shape.topology:
         return False
     return (reserved.strategy, reserved.same_label) == (shape.strategy, shape.same_label)
 

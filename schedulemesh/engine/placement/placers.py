@@ -47,6 +47,12 @@ class NoPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     short: Resources = NOTHING
     node_id: str | None = None
     reason: str = ""
+    #: The level of the topology of which one domain must hold what is needed, the domain that has the most
+    #: room, and how much that is; empty: the topology is not the reason.
+    level: str = ""
+    domain: str = ""
+    needed: Resources = NOTHING
+    free: Resources = NOTHING
 
 
 class FreeNode:

@@ -1,18 +1,20 @@
 """Sites: where a place for an incoming task could be made, and the candidates there.
 
 Each kind of shortage has its site: a node for what needs one node; all nodes together for bundles that may be
-spread; the group of one victim; and a site without nodes where only quota or the number of groups is short.
+spread, and before them each domain of the topology where they are to be in one; the group of one victim; and a site without nodes where only quota or the number of groups is short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import NOTHING, Resources, least
+from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
+from schedulemesh.domain.topology import Topology
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import release
 from schedulemesh.engine.placement.leaving import Leaving, release_all
@@ -28,6 +30,9 @@ from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, or
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, has_labels
 from schedulemesh.engine.state.tasks import TaskClass
+
+#: In so many domains of the topology a place is sought by itself; further ones only as part of all nodes.
+_DOMAINS = 16
 
 #: A site at which nothing is known of the victims beforehand.
 _NO_BOUND: Place = (float("-inf"), 0, 0.0, "")
@@ -48,6 +53,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     summary: NodeSummary | None = None
     #: Whether the agents on all nodes are candidates.
     everywhere: bool = False
+    #: The nodes of a domain of the topology, if the place is to be made there.
+    node_ids: tuple[str, ...] = ()
     #: The victim whose group is taken as it is.
     preempts_group_of: VictimAgent | None = None
 
@@ -176,7 +183,22 @@ class Sites:
         elif self.one_node:
             yield from self.nodes
         elif self.shape is not None:
+            if self.shape.topology is not None:
+                yield from self._domains(self.shape, self.shape.topology)
             yield Site(everywhere=True)
+
+    def _domains(self, shape: GroupShape, topology: Topology) -> Iterator[Site]:
+        """The domains that could hold the shape if nothing ran there, those that lack least first."""
+        nodes, need = self.state.cluster.nodes, shape.total
+        level = topology.limit if topology.required else topology.target
+        domains = self.state.cluster.domains.of(topology).at(level)
+        able = (
+            domain
+            for domain in sorted(domains, key=lambda domain: domain.order, reverse=True)
+            if need.fits(sum_of(nodes[node_id].total for node_id in domain.node_ids))
+        )
+        for domain in islice(able, _DOMAINS):
+            yield Site(node_ids=tuple(domain.node_ids))
 
     def _with_groups(self) -> Iterator[Site]:
         """Of each priority the first victim whose group can be taken."""
@@ -196,6 +218,7 @@ class Sites:
         if site.preempts_group_of is not None:
             return [site.preempts_group_of]
         nodes = list(self.state.cluster.open_nodes()) if site.everywhere else []
+        nodes += [self.state.cluster.nodes[node_id] for node_id in sorted(site.node_ids)]
         if site.node is not None:
             nodes = [site.node]
         names = {name: None for node in nodes for name, _ in agents_on(self.state, node)}

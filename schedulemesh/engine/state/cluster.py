@@ -24,6 +24,7 @@ from schedulemesh.engine.state.devices import (
     gpu_of,
     worst_devices,
 )
+from schedulemesh.engine.state.domains import DomainTrees
 from schedulemesh.engine.state.fragmentation import Workload
 from schedulemesh.engine.state.node_ranking import Rankings
 from schedulemesh.engine.state.nodes import (
@@ -53,6 +54,8 @@ class Cluster:
         #: Keys of all nodes that are not cordoned, ascending.
         self._index: list[tuple[int, int, str]] = []
         self._rankings = Rankings(self.nodes, self.workload)
+        #: The nodes by domains of the topology, for the levels that tasks have asked for.
+        self.domains = DomainTrees(self.nodes)
         #: The nodes on which room has become free since the queue was served last, and those that were lost.
         self.freed: set[str] = set()
         #: Nodes that count as cordoned for as long as a decision takes, by id; see ``without``.
@@ -95,6 +98,7 @@ class Cluster:
         node = self.nodes.pop(node_id)
         self._forget_totals()
         self._unindex(node)
+        self.domains.touch(node_id)
         self._rankings.rescale()
         # Without any node, only quota decides.
         self.freed.add(node_id)
@@ -139,6 +143,8 @@ class Cluster:
             node.cordoned = node.node_id in after
             if self._rankings.by_need:
                 self._rankings.touch(node.node_id)
+            if self.domains.by_levels:
+                self.domains.touch(node.node_id)
 
     def take(self, node_id: str, key: str, amount: Resources, devices: Devices) -> None:
         """Add these amounts to an allocation; does nothing on a node that is not in the cluster."""
@@ -360,6 +366,8 @@ class Cluster:
         node.version += 1
         if self._rankings.by_need:
             self._rankings.touch(node.node_id)
+        if self.domains.by_levels:
+            self.domains.touch(node.node_id)
 
     def _reindex(self, node: Node) -> None:
         self._touch(node)

@@ -22,6 +22,7 @@ from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.topology import Topology
 
 #: No agent's name begins with it, so that bundles and agents share the namespace of a node's allocations.
 _MARK = "\x1f"
@@ -390,9 +391,11 @@ def dynamic_shape(
     *,
     virtual: bool = False,
     node_labels: NodeLabels = (),
+    topology: Topology | None = None,
 ) -> GroupShape:
     """The shape of a dynamic group for these bundles. ``own_group``: how a gang, a lease or a job is
-    placed; ``node_labels``: what its agent asks for beside the labels of the pool's groups.
+    placed; ``node_labels``: what its agent asks for beside the labels of the pool's groups; ``topology``: how
+    close together its task is to be.
     """
     labelled = own_group if isinstance(own_group, (GangPayload, LeasePayload)) else None
     return GroupShape(
@@ -402,6 +405,7 @@ def dynamic_shape(
         same_label="" if labelled is None else labelled.same_label,
         virtual=virtual,
         parts=1 if own_group is None else own_group.parts,
+        topology=topology if len(bundles) > 1 else None,
     )
 
 

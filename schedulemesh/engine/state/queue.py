@@ -763,4 +763,5 @@ def _class_of(task: QueuedTask, *, owner: str, exceeds: bool) -> ClassKey:
         owner,
         exceeds,
         bool(spec.extra_of),
+        spec.topology,
     )

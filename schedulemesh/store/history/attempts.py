@@ -74,6 +74,7 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     node_labels: str = ""
     alternative: int = 0
     flavor: str = ""
+    topology: str = ""
     starts_after: str = ""
     charged: bool = False
     open: bool = True
@@ -96,12 +97,13 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.pool_name = task.pool_name or self.pool_name
         self.labels = text_of(task.labels) or self.labels
         self.max_run_s, self.on_time_limit = task.max_run_s, task.on_time_limit
+        self.topology = task.topology
         self.starts_after = text_of(task.after) or self.starts_after
 
     def as_member(self, task_id: str) -> dict[str, Any]:
         """The fields of the first attempt of a member of this array, which has waited with it."""
         shared = ("pool_name", "owner", "client", "priority", "labels", "submitted_at", "queued_at")
-        of_task = ("max_run_s", "on_time_limit", "starts_after")
+        of_task = ("max_run_s", "on_time_limit", "starts_after", "topology")
         fields = {name: getattr(self, name) for name in (*shared, *of_task)}
         resources = {name: getattr(self, name) for name in ("cpu", "memory", "gpu", "custom")}
         return {**fields, **resources, "task_id": task_id}

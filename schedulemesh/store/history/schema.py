@@ -95,6 +95,8 @@ attempts = Table(
     Column("alternative", Integer),
     #: The flavor of its pool in which it ran; NULL: none.
     Column("flavor", Text),
+    #: How close together its members were to be placed; NULL: anywhere.
+    Column("topology", Text),
     #: The tasks that its task starts after, each as "ok:ID", "any:ID" or "fail:ID": a JSON list.
     Column("starts_after", Text),
     #: Whether its use of resources is counted: one attempt of each agent at a time.

@@ -35,7 +35,7 @@ from schedulemesh.store.server import engine_of
 _LOCK = 0x5343484D48495354
 VERSION_TABLE = "schedulemesh_history_version"
 #: The newest version of the tables: the revision of the newest script in ``migrations/versions``.
-HEAD = "0009"
+HEAD = "0010"
 _SCRIPTS = Path(__file__).with_name("migrations")
 #: As Alembic makes it. It has one row.
 _versions = Table(

@@ -1,0 +1,92 @@
+"""What a task may ask of the topology, and what is said where it may not, or where no domain has room."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import AgentPayload, GangPayload
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.sentences import Sentence, did_you_mean, say
+from schedulemesh.domain.topology import TopologyRequest, topology_request
+from schedulemesh.engine.admission.needs import bundles_of
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.placement.placers import NoPlacement
+from schedulemesh.engine.state.mesh_state import MeshState
+
+
+def invalid_topology(
+    state: MeshState, submission: TaskSubmitted, need: Resources
+) -> Refused | None:
+    """The refusal of a new task that asks for what the policy does not declare, or for what no placement can
+    be; None: it does not.
+    """
+    task = submission.task
+    if task is None or not task.topology:
+        return None
+    request = topology_request(task.topology)
+    error = (
+        _wrong_kind(submission.agent)
+        or _undeclared(request, state.policy.topology_levels)
+        or _wrong_order(request, state.policy.topology_levels)
+        or _wrong_size(state, request, submission.agent, need)
+    )
+    if error is None:
+        return None
+    return Refused(reason=Reason.INVALID_TOPOLOGY, error_text=error, hint_text=say("topology_hint"))
+
+
+def _wrong_kind(agent: AgentSpec) -> Sentence | None:
+    """That a task of this kind has no members to be placed together."""
+    payload = agent.payload
+    if isinstance(payload, GangPayload) and payload.replicas:
+        return say("topology_of_elastic")
+    if isinstance(payload, AgentPayload) or payload.adopts:
+        return say("topology_of_one")
+    return None
+
+
+def _undeclared(request: TopologyRequest, levels: tuple[str, ...]) -> Sentence | None:
+    for level in request.levels:
+        if level not in levels:
+            declared = say("names", names=list(levels)) if levels else say("none_yet")
+            hint = did_you_mean(level, levels)
+            return say("no_such_level", level=level, hint=hint, levels=declared)
+    return None
+
+
+def _wrong_order(request: TopologyRequest, levels: tuple[str, ...]) -> Sentence | None:
+    """That a level is wider than one inside of which it is to be."""
+    pairs = (
+        (request.required, request.preferred),
+        (request.required, request.slice_level),
+        (request.preferred, request.slice_level),
+    )
+    for wider, narrower in pairs:
+        if wider and narrower and levels.index(narrower) < levels.index(wider):
+            return say("level_is_wider", level=narrower, other=wider)
+    return None
+
+
+def _wrong_size(
+    state: MeshState, request: TopologyRequest, agent: AgentSpec, need: Resources
+) -> Sentence | None:
+    """That slices do not divide the members evenly."""
+    if not request.slice_size:
+        return None
+    members = len(bundles_of(state.cluster, agent, need))
+    if members == 1 or members % request.slice_size == 0:
+        return None
+    return say("uneven_slices", size=request.slice_size, members=members)
+
+
+def why_no_domain(placement: NoPlacement) -> Sentence:
+    """That no domain of a level has room, and which one has the most."""
+    code = "no_domain" if placement.short else "no_domain_of_nodes"
+    return say(
+        code,
+        level=placement.level,
+        need=placement.needed,
+        domain=placement.domain,
+        free=placement.free,
+    )
