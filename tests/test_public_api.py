@@ -138,6 +138,7 @@ ARGUMENTS = {
 SUBMITTED = {
     "array",
     "after",
+    "topology",
     "run",
     "run_key",
     "max_retries",
@@ -214,15 +215,16 @@ def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
         "submit_job": (of_call("submit_job"), ARGUMENTS, set()),
         "POST /jobs": (set(NewJob.__struct_fields__), {}, set()),
         "schedulemesh submit": (of_command("submit"), OPTIONS, set()),
+        # It has one bundle, on its own node.
         "schedulemesh lease": (
             of_command("lease"),
             OPTIONS,
-            OF_RETRIES | OF_RUNS | of_sessions,
+            OF_RETRIES | OF_RUNS | of_sessions | {"topology"},
         ),
         "schedulemesh adopt": (
             of_command("adopt"),
             OPTIONS,
-            OF_RETRIES | OF_RUNS | of_sessions | {"after", "idle_s", "labels"},
+            OF_RETRIES | OF_RUNS | of_sessions | {"after", "idle_s", "labels", "topology"},
         ),
         "lease": (of_call("lease"), ARGUMENTS, OF_RETRIES | OF_RUNS),
         "POST /leases": (
@@ -231,7 +233,11 @@ def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
             OF_RETRIES | OF_RUNS,
         ),
         # It runs already, outside of any task.
-        "adopt_job": (of_call("adopt_job"), ARGUMENTS, {*OF_RETRIES, *OF_RUNS, "parent", "after"}),
+        "adopt_job": (
+            of_call("adopt_job"),
+            ARGUMENTS,
+            {*OF_RETRIES, *OF_RUNS, "parent", "after", "topology"},
+        ),
     }
     for surface, (taken, names, absent) in surfaces.items():
         missing = {field for field in PARSERS if not taken & names.get(field, {field})}
@@ -302,6 +308,7 @@ def test_defaults_of_the_policy():
         "over_claim_s": 60.0,
         "evict_despite_external_demand": False,
         "allow_exec": False,
+        "topology_levels": (),
         "links": {},
     }
 

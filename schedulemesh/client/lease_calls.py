@@ -12,7 +12,12 @@ from schedulemesh.client.asking import ask
 from schedulemesh.client.leases import Lease
 from schedulemesh.client.results import submitted
 from schedulemesh.client.scheduler_object import SchedulerObject
-from schedulemesh.client.task_fields import DescriptionFields, PlacementFields, QueueFields
+from schedulemesh.client.task_fields import (
+    DescriptionFields,
+    PlacementFields,
+    QueueFields,
+    TopologyFields,
+)
 from schedulemesh.client.tasks import cancel_task
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import DEFAULT_PRIORITY
@@ -21,7 +26,7 @@ from schedulemesh.errors import InvalidRequestError, LeaseRefusedError, shown
 from schedulemesh.protocol.answers import LeaseView, Response
 
 
-class LeaseFields(DescriptionFields, PlacementFields, QueueFields, total=False):
+class LeaseFields(DescriptionFields, PlacementFields, QueueFields, TopologyFields, total=False):
     """What ``lease`` takes by keyword only, beside what it names itself."""
 
     #: A node label: all groups are on nodes with the same value of it.

@@ -47,6 +47,11 @@ class PlacementFields(TypedDict, total=False):
     #: What will do instead, the first ones before the others: each has a label_selector, and the amounts if
     #: they are others.
     fallback_strategy: Sequence[Mapping[str, object]] | None
+
+
+class TopologyFields(TypedDict, total=False):
+    """How close together what has several members, bundles or parts runs."""
+
     #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
     #: between them; or as a dict such as {"required": "rack"}. Levels are those of the policy.
     topology: str | Mapping[str, object] | None
@@ -133,7 +138,13 @@ class PreemptionFilter(TypedDict, total=False):
 
 
 class OptionalFields(
-    TaskFields, QueueFields, ArrayFields, RunFields, ConstructionFields, total=False
+    TaskFields,
+    QueueFields,
+    TopologyFields,
+    ArrayFields,
+    RunFields,
+    ConstructionFields,
+    total=False,
 ):
     """What ``submit_task_with_preemption`` takes by keyword only."""
 
@@ -149,7 +160,9 @@ class OptionalFields(
     request_id: str | None
 
 
-class JobFields(DescriptionFields, PlacementFields, QueueFields, ArrayFields, total=False):
+class JobFields(
+    DescriptionFields, PlacementFields, QueueFields, TopologyFields, ArrayFields, total=False
+):
     """What ``submit_job`` takes by keyword only."""
 
     #: "requeue" or "drop" when it is evicted; None: "requeue".

@@ -98,8 +98,8 @@ class Reason(Code):
     INVALID_TOPOLOGY = (
         "invalid_topology",
         (
-            "The task asks for a level that `topology_levels` of the policy does not declare, for levels in the "
-            "wrong order, or for slices that do not divide its members; or it has no members."
+            "The task asks for a level that `topology_levels` of the policy does not declare, for levels in "
+            "the wrong order, or for slices that do not divide its members; or it has no members."
         ),
     )
 

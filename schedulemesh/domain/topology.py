@@ -105,7 +105,9 @@ def parse_levels(value: object, what: str) -> tuple[str, ...]:
         raise InvalidRequestError(f"{what} has {len(elements)} levels; allowed are {MAX_LEVELS}")
     levels = tuple(_parsed_level(element, f"each of {what}") for element in elements)
     if len(set(levels)) < len(levels):
-        raise InvalidRequestError(f"{what} names a level twice: {', '.join(levels)}; name each once")
+        raise InvalidRequestError(
+            f"{what} names a level twice: {', '.join(levels)}; name each once"
+        )
     return levels
 
 
@@ -115,7 +117,8 @@ def _parsed_level(value: object, what: str) -> str:
     name = None if text is None else text.strip()
     if name is None or not is_name(name) or "," in name or ":" in name:
         raise InvalidRequestError(
-            f"{what} is {shown(value)}; allowed is the key of a node label without ',' and ':', such as 'rack'"
+            f"{what} is {shown(value)}; allowed is the key of a node label without ',' and ':', such as "
+            "'rack'"
         )
     return name
 

@@ -17,8 +17,8 @@ import msgspec
 
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node_labels import parse_node_labels
-from schedulemesh.domain.topology import parse_topology
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
+from schedulemesh.domain.topology import parse_topology
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.sim.exported_order import ExportedJob, linked
 from schedulemesh.sim.jobs import LIMITS, Job, JobAlternative

@@ -8,7 +8,6 @@ from schedulemesh.domain.arrays import parse_array
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.node_labels import parse_node_labels
-from schedulemesh.domain.topology import parse_topology
 from schedulemesh.domain.numbers import (
     MAX_COUNT,
     MAX_DURATION_S,
@@ -17,6 +16,7 @@ from schedulemesh.domain.numbers import (
     parse_number,
     parse_timeout,
 )
+from schedulemesh.domain.topology import parse_topology
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: The least and the most that each number of a job may be.

@@ -11,10 +11,10 @@ from schedulemesh.domain.agent import AgentSpec, Alternative, with_alternatives
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import parse_node_labels
-from schedulemesh.domain.topology import parse_topology
 from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import MAX_RETRIES, TaskSpec
+from schedulemesh.domain.topology import parse_topology
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.sim.jobs import Job, JobAlternative

@@ -28,7 +28,8 @@ def read_trace(path: str | Path) -> list[Job]:
     max_run_s, on_time_limit ("end" or "requeue"), savable (0 or 1), node_labels (``zone=a;disk=!slow``),
     alternatives (``zone=b|zone=c;gpus=2``: what will do instead) after (the jobs that it starts after:
     ``first,any:second``), array (indices of many such jobs: ``0-99%10``) and topology (of jobs that are
-    larger than every node: ``rack``, ``preferred:rack``); others are passed over. An export of the history, which has a row for each attempt, has a job for each submission
+    larger than every node: ``rack``, ``preferred:rack``); others are passed over. An export of the history,
+    which has a row for each attempt, has a job for each submission
     (``schedulemesh.sim.exported``). Raises InvalidRequestError.
     """
     return read_counted(path)[0]

@@ -48,6 +48,7 @@ def test_the_defaults_are_the_documented_ones():
         "over_claim_s": 60.0,
         "evict_despite_external_demand": False,
         "allow_exec": False,
+        "topology_levels": [],
         "links": {},
     }
 

@@ -8,7 +8,6 @@ from itertools import product
 
 import msgspec
 import pytest
-from tests.engine.builders import Mesh, amount, node, pool
 
 from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape
@@ -17,6 +16,7 @@ from schedulemesh.domain.topology import Topology, with_levels
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
 from schedulemesh.engine.placement.bundles import Room
+from tests.engine.builders import Mesh, amount, node, pool
 
 LEVELS = ("block", "rack")
 
@@ -265,7 +265,7 @@ def test_the_reserved_start_is_in_the_rack_that_is_free_first():
         mesh.run(name, gpu=4, cpu=1, node_id=name, duration=seconds)
     mesh.queue("g", topology="rack", **gang_of(8))
     mesh.tick(1.0)
-    reserved = mesh.state.queue.pools["p"].tasks["g"].reservation
+    reserved = mesh.state.queue.by_id["g"].reservation
     assert (reserved.at, set(reserved.node_ids)) == (mesh.now - 1.0 + 100.0, {"r2n1", "r2n2"})
 
 

@@ -34,7 +34,7 @@ _TOPOLOGY: Mapping[str, tuple[str, str]] = {
         "没有一个 {level} 有 {need} 空闲：最多的是 {domain}，有 {free}",
     ),
     "no_domain_of_nodes": (
-        "no {level} has {need} free as its nodes would have to hold it: the best, {domain}, has {free} in all",
+        "the nodes of no {level} hold {need} as asked for: the best, {domain}, has {free} free in all",
         "没有一个 {level} 的节点能按要求放下 {need}：最多的是 {domain}，合计空闲 {free}",
     ),
 }

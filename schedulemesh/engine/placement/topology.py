@@ -1,11 +1,12 @@
 """The domains of the topology in which the bundles of a group are placed; the rules are in docs/topology.md.
 
-One domain of the level asked for is tried first, of several the one with the least free; then one of each wider
-level up to the required one, or to the whole cluster. Inside of it as few domains of the next level as possible
-are used, down to the narrowest, where the placement strategy chooses nodes.
+One domain of the level asked for is tried first, of several the one with the least free; then one of each
+wider level up to the required one, or to the whole cluster. Inside of it as few domains of the next level as
+possible are used, down to the narrowest, where the placement strategy chooses nodes.
 
 Where all bundles are equal, the number that each domain has room for is counted, so that a placement is found
-wherever there is one. Where they differ, sets of domains are tried one after the other, up to ``_MOST_TRIALS``.
+wherever there is one. Where they differ, sets of domains are tried one after the other, up to
+``_MOST_TRIALS``.
 """
 
 from __future__ import annotations

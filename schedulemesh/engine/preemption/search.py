@@ -8,8 +8,8 @@ group, or the group of a victim, which stays as it is. The search is the same fo
    frees more than the task needs, others with the same effective difference of priority come before it that
    leave less idle: for one GPU a task of one GPU goes, and not a gang of 16.
 2. If there is none, several. They are sought site by site. A site is where a place is to be made: one node;
-   all nodes together, for bundles that may be spread, and before them domains of the topology; the group of a victim; or no node at all,
-   where only quota, or the pool's number of groups, is short. At each site
+   all nodes together, for bundles that may be spread, and before them domains of the topology; the group of a
+   victim; or no node at all, where only quota, or the pool's number of groups, is short. At each site
 
    a. as many victims with groups of the pool as there are groups too many,
    b. the candidates of the site in order until there is a place,

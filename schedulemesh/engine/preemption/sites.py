@@ -1,7 +1,8 @@
 """Sites: where a place for an incoming task could be made, and the candidates there.
 
 Each kind of shortage has its site: a node for what needs one node; all nodes together for bundles that may be
-spread, and before them each domain of the topology where they are to be in one; the group of one victim; and a site without nodes where only quota or the number of groups is short.
+spread, and before them each domain of the topology where they are to be in one; the group of one victim; and
+a site without nodes where only quota or the number of groups is short.
 """
 
 from __future__ import annotations

@@ -760,8 +760,8 @@ def _class_of(task: QueuedTask, *, owner: str, exceeds: bool) -> ClassKey:
         agent.node_labels,
         agent.alternatives,
         "" if agent.flavor is None else agent.flavor.name,
+        spec.topology,
         owner,
         exceeds,
         bool(spec.extra_of),
-        spec.topology,
     )

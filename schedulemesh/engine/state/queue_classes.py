@@ -35,6 +35,7 @@ ClassKey = tuple[
     tuple[Alternative, ...],
     str,
     str,
+    str,
     bool,
     bool,
 ]

@@ -112,7 +112,7 @@ def test_the_facts_of_an_older_history_have_their_agents_payload(address):
             ],
         )
         # Later revisions add these.
-        for column in ("node_labels", "alternative", "starts_after", "flavor"):
+        for column in ("node_labels", "alternative", "starts_after", "flavor", "topology"):
             connection.exec_driver_sql(f"ALTER TABLE {PREFIX}_attempts DROP COLUMN {column}")
         connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0005'")
         migrate(connection)
