@@ -362,6 +362,9 @@ _OPTIONS_OF_SUBMIT: Mapping[str, str] = {
     "Only on nodes with this model of GPU, such as H100; several as H100,A100.": (
         "只在有此型号 GPU 的节点上，如 H100；多种写作 H100,A100。"
     ),
+    "How close together its parts are: rack, preferred:rack, slice:8:rack, separated by commas.": (
+        "各部分放得多近：rack、preferred:rack、slice:8:rack，用逗号分隔。"
+    ),
     "Only on nodes with this label; !VALUE, in(A, B) and !in(A, B) are allowed. Repeatable.": (
         "只在有此标签的节点上；可用 !VALUE、in(A, B) 和 !in(A, B)。可重复。"
     ),

@@ -200,28 +200,12 @@ def _request(fields: Mapping[str, object]) -> TopologyRequest:
     return TopologyRequest(**names, slice_size=size, slice_level=slice_level)
 
 
-def check_size(text: str, members: int) -> None:
-    """Raise InvalidRequestError where slices do not divide so many members evenly."""
-    size = topology_request(text).slice_size
-    if size and members % size:
-        raise InvalidRequestError(
-            f"topology asks for slices of {size} members, which do not divide {members} members evenly; "
-            "choose a size that does"
-        )
-
-
-def with_levels(text: str, levels: tuple[str, ...]) -> Topology | None:
-    """What a text asks for with the levels that a policy declares; None: nothing.
+@lru_cache(maxsize=1024)
+def with_levels(text: str, levels: tuple[str, ...]) -> Topology:
+    """What a text that is not empty asks for with the levels that a policy declares.
 
     A level that is not declared counts as one by itself, wider than those declared.
     """
-    if not text:
-        return None
-    return _with_levels(text, levels)
-
-
-@lru_cache(maxsize=1024)
-def _with_levels(text: str, levels: tuple[str, ...]) -> Topology:
     request = topology_request(text)
     undeclared = tuple(level for level in request.levels if level not in levels)
     return Topology(

@@ -104,6 +104,7 @@ def test_a_saved_state_as_callers_see_it():
         "array": "",
         "array_id": "",
         "array_index": None,
+        "topology": "",
         "parent": "",
         "source": "save_state",
         "saved_at": 12.5,

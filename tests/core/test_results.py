@@ -55,6 +55,7 @@ SHOWN = {
     "array": "",
     "array_id": "",
     "array_index": None,
+    "topology": "",
     "preempt_score": 5.5,
     "priority_delta": 4.0,
     "effective_delta": 4.0,

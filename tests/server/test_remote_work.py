@@ -105,6 +105,7 @@ JOB = {
     "keep_actors": ("caches/weights",),
     "label_selector": {"zone": "!b"},
     "fallback_strategy": [{"label_selector": {"zone": "b"}, "resources": {"cpu": 2}}],
+    "topology": {"required": "block", "preferred": "rack"},
 }
 
 
@@ -112,6 +113,7 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "train.py").write_text("print(1)")
+    remote.update_preemption_policy(topology_levels=["block", "rack"])
     for earlier in ("first", "second"):
         assert remote.submit_job(earlier, "true", "p", CPU, queue=True)["success"]
     answer = remote.submit_job(
@@ -142,7 +144,7 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     assert (task.on_preempted, task.max_preemptions, task.max_retries) == ("drop", 3, 2)
     assert (task.priority, task.on_oom) == (7.0, "grow")
     assert (task.max_run_s, task.on_time_limit, task.idle_s) == (7200.0, "requeue", 600.0)
-    assert task.array == "0-9%2"
+    assert (task.array, task.topology) == ("0-9%2", "block,preferred:rack")
     assert task.after == ("ok:first", "any:second")
     assert (submission.queue, submission.request_id) == (True, "once")
     assert submission.client == schedulemesh.api.values.client_name()

@@ -20,6 +20,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
+from schedulemesh.domain.topology import topology_request
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.arrays import array_limit
@@ -235,8 +236,10 @@ def understand_alone(
         if refused is not None:
             return refused
     need = account.spec.default_agent() if given_need is None else given_need
-    if waiting is None and (refused := invalid_topology(state, stimulus, need)) is not None:
-        return refused
+    if waiting is None and task is not None and task.topology:
+        refused = invalid_topology(state, stimulus, topology_request(task.topology), need)
+        if refused is not None:
+            return refused
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
         return _refused_by_pool(state, stimulus, reason, pool_name, need)
     flavor = agent.flavor

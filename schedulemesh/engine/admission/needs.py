@@ -174,7 +174,11 @@ def groups_asked(
         None if isinstance(agent.payload, AgentPayload) else agent.payload,
         virtual=is_job,
         node_labels=agent.node_labels,
-        topology=None if task is None else with_levels(task.topology, state.policy.topology_levels),
+        topology=(
+            with_levels(task.topology, state.policy.topology_levels)
+            if task is not None and task.topology
+            else None
+        ),
     )
 
 

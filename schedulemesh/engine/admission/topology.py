@@ -7,7 +7,7 @@ from schedulemesh.domain.payloads import AgentPayload, GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.sentences import Sentence, did_you_mean, say
-from schedulemesh.domain.topology import TopologyRequest, topology_request
+from schedulemesh.domain.topology import TopologyRequest
 from schedulemesh.engine.admission.needs import bundles_of
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -16,15 +16,11 @@ from schedulemesh.engine.state.mesh_state import MeshState
 
 
 def invalid_topology(
-    state: MeshState, submission: TaskSubmitted, need: Resources
+    state: MeshState, submission: TaskSubmitted, request: TopologyRequest, need: Resources
 ) -> Refused | None:
     """The refusal of a new task that asks for what the policy does not declare, or for what no placement can
     be; None: it does not.
     """
-    task = submission.task
-    if task is None or not task.topology:
-        return None
-    request = topology_request(task.topology)
     error = (
         _wrong_kind(submission.agent)
         or _undeclared(request, state.policy.topology_levels)
