@@ -70,7 +70,7 @@ def _wrong_size(
     """That slices do not divide the members evenly."""
     if not request.slice_size:
         return None
-    members = len(bundles_of(state.cluster, agent, need))
+    members = len(bundles_of(state, agent, need))
     if members == 1 or members % request.slice_size == 0:
         return None
     return say("uneven_slices", size=request.slice_size, members=members)

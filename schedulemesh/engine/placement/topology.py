@@ -32,6 +32,9 @@ from schedulemesh.engine.state.domains import Domain, DomainTree
 #: How many sets of domains are tried for bundles that differ: others wait for the decision.
 _MOST_TRIALS = 300
 
+#: So many nodes are looked at before all nodes with too little are left out at once.
+_FEW_NODES = 200
+
 #: The nodes of some bundles, in their order.
 _NodeIds = tuple[str, ...]
 
@@ -144,6 +147,8 @@ class _Counted(_Choice):
         self._apart = shape.strategy == "STRICT_SPREAD"
         self._unit = _unit(shape, topology)
         self._counts: dict[str, int] = {}
+        #: The nodes that may have room for a bundle; None: not found out yet.
+        self._able: frozenset[str] | None = None
         self._capacities: dict[Domain, int] = {}
 
     def all_in(self, domain: Domain, level: int) -> _NodeIds | None:
@@ -233,10 +238,18 @@ class _Counted(_Choice):
         """How many bundles have room on a node."""
         count = self._counts.get(node_id)
         if count is None:
-            most = 1 if self._apart else self._count
-            count = self._free_node(node_id).count(self._need, most) // self._part * self._part
-            self._counts[node_id] = count
+            count = self._counts[node_id] = self._count_on(node_id)
         return count
+
+    def _count_on(self, node_id: str) -> int:
+        # The index is asked only where many nodes are looked at: that takes as long as some racks.
+        if len(self._counts) >= _FEW_NODES:
+            if self._able is None:
+                self._able = self._tree.able(self._need)
+            if node_id not in self._able:
+                return 0
+        most = 1 if self._apart else self._count
+        return self._free_node(node_id).count(self._need, most) // self._part * self._part
 
 
 class _Tried(_Choice):

@@ -87,6 +87,15 @@ class DomainTree:
             domains = [child for each in domains for child in each.children.values()]
         return domains
 
+    def able(self, need: Resources) -> frozenset[str]:
+        """The ids of the nodes on which as much is free, of the kinds that are counted."""
+        least_gpu, least_cpu, least_memory = need.gpu, need.cpu, need.memory
+        return frozenset(
+            node_id
+            for node_id, (gpu, cpu, memory, _) in self._counted.items()
+            if gpu >= least_gpu and cpu >= least_cpu and memory >= least_memory
+        )
+
     def put(self, node: Node, free: Resources) -> None:
         """Count a node, on which so much is free, in place of what was counted of it before."""
         counted = self._counted.get(node.node_id)
