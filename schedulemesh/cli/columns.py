@@ -376,7 +376,12 @@ SHARES = (
     amounts_column("holds", "resources"),
     Column(heading="usage", key="usage", show=_percent, right=True),
     Column(heading="share", key="share", show=_percent, right=True),
-    Column(heading="limit", key="limit", show=lambda limit: owner_limit(limit) if limit else "-"),
+    Column(
+        heading="limit",
+        key="limit",
+        show=lambda limit: owner_limit(limit) if limit else "-",
+        chinese="限额",
+    ),
     wide("weight", "weight", number),
 )
 

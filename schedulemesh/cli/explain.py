@@ -43,9 +43,14 @@ WIDTH = 80
 _NARROWEST = 40
 #: Stands for the second column of a wide character while text is wrapped.
 _SECOND = "\0"
+#: A space at which no line ends: that between a number and its Chinese unit, such as "3 小时".
+_NO_BREAK = "\u00a0"
+_BEFORE_UNIT = re.compile(rf"(?<=\d) (?=.{_SECOND})")
+_WIDE = rf"[^{_SECOND}]{_SECOND}"
+_UNIT = rf"(?<={_NO_BREAK})(?:小{_SECOND}时{_SECOND}|分{_SECOND}钟{_SECOND}|{_WIDE})"
 #: What is not broken: marks that open stay with what follows, and marks that close with what is before them.
 _UNBROKEN = re.compile(
-    rf"(?:[（《]{_SECOND})*(?:(?:[^{_SECOND}](?!{_SECOND}))+|[^{_SECOND}]{_SECOND})(?:[，。；：、）》？！]{_SECOND})*"
+    rf"(?:[（《]{_SECOND})*(?:(?:[^{_SECOND}](?!{_SECOND}))+(?:{_UNIT})?|{_WIDE})(?:[，。；：、）》？！]{_SECOND})*"
 )
 #: How each kind of task is called.
 _KINDS = {"agent": "kind_task", "gang": "kind_gang", "lease": "kind_lease", "job": "kind_job"}
@@ -411,11 +416,12 @@ def _wrapped(line: Line, width: int, language: Language) -> list[str]:
     # A long name may be broken within a wide character, which then reaches one column further.
     width -= measured != what
     wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
-    return [part.replace(_SECOND, "") for part in wrapper.wrap(measured)]
+    return [part.replace(_SECOND, "").replace(_NO_BREAK, " ") for part in wrapper.wrap(measured)]
 
 
 class _Wrapper(textwrap.TextWrapper):
     """Breaks lines also between wide characters, but not apart from their marks."""
 
     def _split(self, text: str) -> list[str]:
+        text = _BEFORE_UNIT.sub(_NO_BREAK, text)
         return [part for chunk in super()._split(text) for part in _UNBROKEN.findall(chunk)]

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from schedulemesh import __version__
 from schedulemesh.cli.columns import ORPHANS
 from schedulemesh.cli.command import Output, Speech, Target, View, Yes, command, note
-from schedulemesh.cli.language import spoken
+from schedulemesh.cli.language import phrase, spoken
 from schedulemesh.cli.output import emit, repeat
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.texts import seconds
@@ -112,9 +112,9 @@ def start(
         )
         about = head.start()
     name, namespace = about["name"], about["namespace"]
-    print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")
-    print(f"journal: {about['journal']}")
-    print(f"attach:  RayScheduler.attach({name!r}, namespace={namespace!r})")
+    print(phrase("scheduler_alive", name=name, epoch=about["epoch"], pid=about["pid"]))
+    print(phrase("journal_at", path=about["journal"]))
+    print(phrase("attach_with", code=f"RayScheduler.attach({name!r}, namespace={namespace!r})"))
 
 
 def _http_address(target: Target, http: str | None) -> str | None:

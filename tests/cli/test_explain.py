@@ -6,13 +6,14 @@ Run with REWRITE_STORIES=1 to write them anew; then read what changed before it 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 from rich.cells import cell_len
 
-from schedulemesh.cli.explain import WIDTH, text_of
+from schedulemesh.cli.explain import WIDTH, Line, _wrapped, text_of
 from schedulemesh.domain.language import LANGUAGES
 from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import stimuli as s
@@ -191,6 +192,14 @@ STORIES = (
     a_victim_has_returned_to_the_queue,
     a_victim_was_dropped,
 )
+
+
+@pytest.mark.parametrize("width", range(40, 90, 7))
+def test_a_number_stays_with_its_chinese_unit(width):
+    text = "任务 a：排队中，已 12 天 3 小时，排第 3，共 14 个，被抢占 2 次，预计还剩 4 分钟 58 秒"
+    lines = _wrapped(Line(text, "  ", "    "), width, "zh")
+    assert [line for line in lines if re.search(r"\d$|^ *(?:天|小时|分钟|秒|个|次)", line)] == []
+    assert "\u00a0" not in "".join(lines)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

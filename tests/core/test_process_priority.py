@@ -27,6 +27,17 @@ except PermissionError:
 print(json.dumps([taken, permitted, found]))
 """
 
+#: Lowers the priority of this process, starts a thread, stands behind a supervisor, and prints the niceness
+#: of each thread.
+BEHIND = """
+import json, os, threading
+from schedulemesh.core.backend.process_priority import stand_behind_supervisor
+os.nice({by})
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+stand_behind_supervisor()
+print(json.dumps([os.getpriority(os.PRIO_PROCESS, int(tid)) for tid in os.listdir("/proc/self/task")]))
+"""
+
 #: Raises the score by which the kernel chooses whom to kill, asks for that of the parent, and prints both.
 SCORED = """
 import json
@@ -40,9 +51,9 @@ print(json.dumps([take_oom_score_of_ray(), int(own.read_text())]))
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it per thread")
 
 
-def started(by):
+def started(by, code=STARTED_BY_RAY):
     """What a process printed that began with a niceness that is higher than this one's."""
-    code = STARTED_BY_RAY.format(by=by)
+    code = code.format(by=by)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -60,6 +71,12 @@ def test_nothing_changes_where_the_parent_is_as_nice():
     taken, _, found = started(0)
     assert not taken
     assert set(found) == {os.getpriority(os.PRIO_PROCESS, 0)}
+
+
+@pytest.mark.parametrize("by", [0, 19])
+def test_every_thread_of_the_api_is_nicer_than_a_supervisor_as_far_as_there_is_room(by):
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert set(started(by, BEHIND)) == {min(19, min(19, own + by) + 4)}
 
 
 @pytest.mark.parametrize("score", [1000, None])

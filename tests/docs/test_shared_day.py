@@ -25,6 +25,7 @@ LAPTOP = parse_resources({"cpu": 8, "gpu": 8, "memory": 16 * 1024})
         ("shared_day.md", ("gpu-1", "gpu-2"), NODE, "en"),
         ("zh/shared_day.md", ("gpu-1", "gpu-2"), NODE, "zh"),
         ("tutorial.md", ("laptop",), LAPTOP, "en"),
+        ("zh/tutorial.md", ("laptop",), LAPTOP, "zh"),
     ],
 )
 def test_the_commands_print_what_the_page_says(tmp_path, monkeypatch, name, hosts, node, language):

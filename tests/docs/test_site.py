@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import re
 
 import pytest
@@ -17,8 +16,9 @@ DOCS = ROOT / "docs"
 #: What `explain` prints, kept word for word.
 STORIES = ROOT / "tests" / "cli" / "stories"
 CHINESE = sorted((DOCS / "zh").glob("*.md"))
-#: All but the day, whose commands test_shared_day.py carries out in Chinese.
-WITH_ENGLISH_OUTPUT = [page for page in CHINESE if page.name != "shared_day.md"]
+#: Whose commands test_shared_day.py carries out in Chinese.
+CARRIED_OUT = ("shared_day.md", "tutorial.md")
+WITH_ENGLISH_OUTPUT = [page for page in CHINESE if page.name not in CARRIED_OUT]
 _FOLLOWS = re.compile(r"^<!-- follows: (\S+) ([0-9a-f]{12}) -->$", re.MULTILINE)
 _GENERATED = re.compile(r"<!-- generated: \S+ -->\n.*?<!-- end -->\n", re.DOTALL)
 
@@ -105,23 +105,17 @@ def test_commands_and_output_are_those_of_the_english_page(page):
     assert [str(each) for each in other if each.language != "bash"] == []
 
 
-def test_the_chinese_tutorial_has_every_block():
-    """With REWRITE_DOCS=1 it gets those of the English one, which the commands have written anew."""
-    english, chinese = DOCS / "tutorial.md", DOCS / "zh" / "tutorial.md"
-    expected = [each.code for each in blocks(english)]
-    if os.environ.get("REWRITE_DOCS"):
-        codes = iter(expected)
-        text = chinese.read_text(encoding="utf-8")
-        fence = re.compile(r"^(```\w+\n).*?^```$", re.MULTILINE | re.DOTALL)
-        chinese.write_text(fence.sub(lambda block: f"{block[1]}{next(codes)}```", text), "utf-8")
-    assert [each.code for each in blocks(chinese)] == expected
-
-
-def test_the_chinese_day_has_the_commands_of_the_english_one():
-    """What they print in Chinese is checked by test_shared_day.py."""
+@pytest.mark.parametrize("name", CARRIED_OUT)
+def test_a_page_that_is_carried_out_has_the_same_commands_and_files_in_both_languages(name):
+    """What the commands print in Chinese is checked by test_shared_day.py."""
+    english, chinese = DOCS / name, DOCS / "zh" / name
     typed = re.compile(r"^\w+\$ .*$|^<!-- (?:at|.* ends).*$", re.MULTILINE)
-    english, chinese = (DOCS / folder / "shared_day.md" for folder in ("", "zh"))
     assert typed.findall(chinese.read_text("utf-8")) == typed.findall(english.read_text("utf-8"))
+    files = [
+        [each.code for each in blocks(page) if each.language != "console"]
+        for page in (chinese, english)
+    ]
+    assert files[0] == files[1]
 
 
 #: What Chinese pages call something else than the glossary does.

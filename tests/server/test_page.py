@@ -254,6 +254,27 @@ def test_the_nodes_say_who_has_which_gpu(browser):
     assert "gpu-001" in browser.get("/nodes?name=gpu-001").words
 
 
+@pytest.mark.parametrize(("count", "folded"), [(12, 0), (13, 13)])
+def test_what_holds_many_nodes_is_folded_up(browser, count, folded):
+    observe(browser.api.mesh, nodes(count))
+    browser.sign_in()
+    document = browser.get("/nodes")
+    assert len(document.all("summary")) == folded
+    assert document.words.count("8 free of 8") == count
+    assert document.words.count("Close Drain") == count
+
+
+@pytest.mark.parametrize(("count", "folded"), [(6, 0), (7, 7)])
+def test_of_many_pools_all_but_the_first_resource_is_folded_up(browser, count, folded):
+    for number in range(count):
+        quota = parse_resources({"cpu": 8, "gpu": 1})
+        ask(browser.api.mesh, EnsurePool(name=f"p{number}", resources=quota))
+    browser.sign_in()
+    document = browser.get("/")
+    assert len(document.all("summary")) == folded
+    assert len([one for one in document.all("svg") if one["class"] == "bar"]) == 2 * count
+
+
 def test_the_nodes_say_when_they_are_maintained(browser):
     three_teams(browser.api.mesh)
     browser.sign_in()

@@ -211,6 +211,7 @@ def _compose(
 
     from schedulemesh.config.settings import SchedulerSettings
     from schedulemesh.core.backend.process_priority import (
+        stand_behind_supervisor,
         take_oom_score_of_ray,
         take_priority_of_ray,
     )
@@ -225,6 +226,7 @@ def _compose(
     ignore_unread_errors()
     take_oom_score_of_ray()
     take_priority_of_ray()
+    stand_behind_supervisor()
     made = msgspec.msgpack.decode(settings, type=SchedulerSettings)
     if made.http is None:
         raise ValueError("the settings have no HTTP API")

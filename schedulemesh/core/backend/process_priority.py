@@ -9,6 +9,12 @@ import os
 import sys
 from pathlib import Path
 
+#: By how much the process of the HTTP API is nicer than it would be: enough that the supervisor, which is
+#: idle most of the time, gets a processor as soon as it wants one, and little beside other work of the node.
+_BEHIND = 4
+#: The highest niceness there is.
+_NICEST = 19
+
 
 def take_priority_of_ray() -> bool:
     """Give all threads of this process the niceness of the process that started it, which for an actor is
@@ -24,13 +30,27 @@ def take_priority_of_ray() -> bool:
     if os.getpriority(os.PRIO_PROCESS, 0) <= niceness:
         return False
     try:
-        # On Linux each thread has its own; threads that are started later inherit it.
-        for thread in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(ProcessLookupError):  # one that has ended meanwhile
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
+        _set_niceness(niceness)
     except PermissionError:
         return False
     return True
+
+
+def stand_behind_supervisor() -> None:
+    """Make this process nicer than a supervisor on the same node, whose decisions are not to wait for screens
+    that are drawn or long answers that are encoded here.
+    """
+    if sys.platform == "linux":
+        _set_niceness(min(_NICEST, os.getpriority(os.PRIO_PROCESS, 0) + _BEHIND))
+
+
+def _set_niceness(niceness: int) -> None:
+    """Set that of all threads of this process. On Linux each has its own; threads that are started later
+    inherit it. Raises PermissionError.
+    """
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # one that has ended meanwhile
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
 
 
 def take_oom_score_of_ray() -> bool:

@@ -139,7 +139,7 @@ _LINES: Mapping[str, tuple[str, str]] = {
     ),
     "eviction": (
         "{time:span} ago {by} ({rule}{score})",
-        "{time:span}前，{by}（{rule:code}{score}）",
+        "{time:span}前，{by}，依据：{rule:code}{score}",
     ),
     "eviction_for": (
         "for {evictor}{owner} in pool {pool}",

@@ -122,18 +122,18 @@ _EVICTIONS: Mapping[str, tuple[str, str]] = {
     "of_owner": (" of {owner}", "（负责人 {owner}）"),
     "evicted_for": (
         "it was evicted for {evictor} ({rule}{score}); {saved}",
-        "它被抢占，资源让给{evictor}（{rule:code}{score}）；{saved}",
+        "它被抢占，资源让给{evictor}，依据：{rule:code}{score}；{saved}",
     ),
     "evicted": (
         "it was evicted ({rule}{score}); {saved}",
-        "它被抢占（{rule:code}{score}）；{saved}",
+        "它被抢占，依据：{rule:code}{score}；{saved}",
     ),
     "not_queued_again": ("{why}; it does not wait in the queue", "{why}；它没有重新排队"),
     "score": (", score {score:.4g}", "，得分 {score:.4g}"),
     "idle_victim": (", first among victims as its GPUs were idle", "，因其 GPU 空闲而优先被抢占"),
     "for_evictor": (
         " for {evictor} ({rule}{score}{idle})",
-        "，资源让给{evictor}（{rule:code}{score}{idle}）",
+        "，资源让给{evictor}，依据：{rule:code}{score}{idle}",
     ),
     "by_request": (" by request ({rule})", "，应人工请求（{rule:code}）"),
     "state_not_saved": ("its state was not saved: {error}", "它的状态没有保存：{error}"),

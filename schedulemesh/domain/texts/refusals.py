@@ -241,11 +241,11 @@ _SHORT: Mapping[str, tuple[str, str]] = {
     ),
     "idle_in_cohort": (
         "cohort {cohort!r} has {idle} idle for it to borrow, and it needs {short}",
-        "共享组 {cohort!r} 有 {idle} 空闲可借，而它需要 {short}",
+        "共享组 {cohort!r} 可借的空闲配额为 {idle}，而它需要 {short}",
     ),
     "idle_in_cohort_and_more": (
         "cohort {cohort!r} has {idle} idle for it to borrow, and it needs {short} more",
-        "共享组 {cohort!r} 有 {idle} 空闲可借，除此之外它还需要 {short}",
+        "共享组 {cohort!r} 可借的空闲配额为 {idle}，除此之外它还需要 {short}",
     ),
     "borrowing_limit": (
         "its borrowing_limit is {limit}, of which {used} is used",

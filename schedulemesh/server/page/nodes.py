@@ -20,6 +20,8 @@ from schedulemesh.server.page.reads import ScreenReads, together
 
 #: Nodes of a page, and how many pages there may be.
 _NODES, _MOST_PAGES = 60, 10_000
+#: Nodes of a page above which what holds each is folded up, so that their squares are seen together.
+_UNFOLDED = 12
 #: Colours of pools in the style.
 _COLORS = 8
 #: The side of a square and the distance between two, in the units of the picture; and how many are in a row.
@@ -91,6 +93,7 @@ async def nodes(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
             }
             for node in page
         ],
+        "is_folded": len(page) > _UNFOLDED,
         "total": len(chosen),
         "gpus": gpus_of_nodes(chosen),
         "name": name,

@@ -23,6 +23,8 @@ from schedulemesh.server.page.reads import ScreenReads, together
 #: The evictions that are looked at; of an hour with more, that there were so many is said.
 _EVICTIONS = 500
 _HOUR_S = 3600.0
+#: Pools above which only the first bar of each is shown, and the rest is folded up.
+_UNFOLDED = 6
 _LONGEST_WAIT = PageQuery(order=(("queued_at", False), ("task_id", False)), limit=1)
 
 
@@ -43,6 +45,7 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
             {**_pool(pool), "actions": actions_of_pool(reader.caller, pool)}
             for pool in sorted(pools, key=lambda pool: str(pool["name"]))
         ],
+        "is_folded": len(pools) > _UNFOLDED,
         "cohorts": [_cohort(cohort, cohorts, pools) for cohort in cohorts],
         "gpus": gpus_of_nodes(nodes),
         "nodes": {

@@ -112,6 +112,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "in_cohort": ("cohort {cohort}", "共享组 {cohort}"),
     "cohort_pools": ("pools: {pools}", "资源池：{pools}"),
+    "more_of_pool": ("Other resources and actions", "其他资源与操作"),
     "agents": ("Allocations", "分配数"),
     "quota": ("quota {amount}", "配额 {amount}"),
     "used": ("used", "已用"),
@@ -277,6 +278,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "with_free": ("with free GPUs", "有空闲 GPU"),
     "closed_only": ("closed or draining", "已封锁或排空中"),
     "with_other": ("with other Ray work", "有其他 Ray 作业"),
+    "holders": ("held by {count}", "占用者 {count}"),
     "free_of": ("{free} free of {total}", "空闲 {free}，共 {total}"),
     # Evictions.
     "when": ("When", "时间"),
