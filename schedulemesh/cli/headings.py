@@ -199,7 +199,6 @@ CHINESE: Mapping[str, str] = {
 RECORDS: Mapping[str, str] = {
     "after": "依赖",
     "agent name": "Agent",
-
     "alerts": "告警",
     "alternative": "备选方式",
     "array id": "所属数组",
