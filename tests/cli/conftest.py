@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from schedulemesh.cli import gateway, ray_gateway
+from schedulemesh.cli import gateway, language, ray_gateway
 from schedulemesh.core.agent_actor import AgentActor
 from tests.command_runner import run_command
 from tests.core.test_request_service import Connection, client
@@ -31,6 +31,14 @@ class Scheduler:
         answer = self.calls.submit_task_with_preemption(name, pool, Worker, {"cpu": cpu}, **more)
         assert answer["success"], answer
         return answer
+
+
+@pytest.fixture(autouse=True)
+def language_of_the_environment():
+    """A command that was told another language does not decide about those of later tests."""
+    language.speak(None)
+    yield
+    language.speak(None)
 
 
 @pytest.fixture
