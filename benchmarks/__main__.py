@@ -76,6 +76,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "calibration": calibration,
         "cohorts": cohorts,
         "simulating": simulating,
+        "floor": _floor,
         "ray": _on_ray,
         "ray-groups": _on_ray_groups,
         "lease": _on_ray_leases,
@@ -89,6 +90,12 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "ray-contention": _on_ray_contention,
         "ray-busy": _on_ray_busy,
     }
+
+
+def _floor() -> list[Row]:
+    from benchmarks.floor import floor
+
+    return floor()
 
 
 def _on_ray() -> list[Row]:

@@ -41,7 +41,18 @@ def on_ray_groups(pairs: int = 9) -> list[Row]:
 
 
 def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
-    """Submit into a reserved group with a warm host, relative to the same class as a plain cold actor."""
+    found = start_times(scheduler, pairs)
+    what = (
+        "start in a reserved group with a warm host → first reply, relative to a plain cold actor"
+    )
+    return [
+        ratio(what, found, 0.03),
+        *absolute("reserved group, warm host → first reply", "plain cold actor", found),
+    ]
+
+
+def start_times(scheduler: RayScheduler, pairs: int) -> list[tuple[float, float]]:
+    """Submit into a reserved group with a warm host, and start the same class as a plain cold actor: ms."""
     _reserve(scheduler, "starts", quota=1)
     plain = ray.remote(Worker).options(num_cpus=1)
     numbers = itertools.count()
@@ -57,17 +68,22 @@ def _starts(scheduler: RayScheduler, pairs: int) -> list[Row]:
 
     found = alternate(ours, lambda: plain_start(plain), pairs, pause)
     scheduler.resize_pool("starts", pg_pool_config={"enable": False})
-    what = (
-        "start in a reserved group with a warm host → first reply, relative to a plain cold actor"
-    )
-    return [
-        ratio(what, found, 0.03),
-        *absolute("reserved group, warm host → first reply", "plain cold actor", found),
-    ]
+    return found
 
 
 def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
-    """Evict a victim and start the incoming task in its group, relative to ray.kill and create."""
+    found = handed_over_times(scheduler, pairs)
+    what = (
+        "evict, start in the same group with a warm host → first reply, relative to kill + create"
+    )
+    return [
+        ratio(what, found, 0.05),
+        *absolute("handed over → first reply", "ray.kill + create → first reply", found),
+    ]
+
+
+def handed_over_times(scheduler: RayScheduler, pairs: int) -> list[tuple[float, float]]:
+    """Evict a victim and start the incoming task in its group, and ray.kill and create: ms."""
     _reserve(scheduler, "handed-over", quota=2)
     plain = ray.remote(Worker).options(num_cpus=1)
     numbers = itertools.count()
@@ -87,13 +103,7 @@ def _handed_over(scheduler: RayScheduler, pairs: int) -> list[Row]:
 
     found = alternate(ours, lambda: plain_replacement(plain), pairs, pause)
     scheduler.resize_pool("handed-over", pg_pool_config={"enable": False})
-    what = (
-        "evict, start in the same group with a warm host → first reply, relative to kill + create"
-    )
-    return [
-        ratio(what, found, 0.05),
-        *absolute("handed over → first reply", "ray.kill + create → first reply", found),
-    ]
+    return found
 
 
 def _idle_group(scheduler: RayScheduler, pairs: int) -> list[Row]:

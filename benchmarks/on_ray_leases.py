@@ -22,9 +22,7 @@ _HALVES = [[{"cpu": 0.5}] * _ACTORS]
 def on_ray_leases(pairs: int = 15, evictions: int = 7) -> list[Row]:
     """Leases that are granted, and one that is evicted with its actors."""
     with own_ray() as scheduler:
-        kept = {"enable": True, "max_dynamic_pgs": 1}
-        scheduler.create_pool("kept", resources={"cpu": 2}, pg_pool_config=kept)
-        scheduler.create_pool("plain", resources={"cpu": 4})
+        create_pools(scheduler)
         return [
             *_granted(scheduler, "kept", pairs, "from a free group"),
             *_granted(scheduler, "plain", pairs, "in a new group"),
@@ -32,8 +30,22 @@ def on_ray_leases(pairs: int = 15, evictions: int = 7) -> list[Row]:
         ]
 
 
+def create_pools(scheduler: RayScheduler) -> None:
+    """A pool that keeps a group, and one that keeps none."""
+    kept = {"enable": True, "max_dynamic_pgs": 1}
+    scheduler.create_pool("kept", resources={"cpu": 2}, pg_pool_config=kept)
+    scheduler.create_pool("plain", resources={"cpu": 4})
+
+
 def _granted(scheduler: RayScheduler, pool: str, pairs: int, how: str) -> list[Row]:
-    """From the call until the handles can be used, relative to ``placement_group()`` and ``ready()``."""
+    found = lease_times(scheduler, pool, pairs)
+    what = f"lease {how} → usable, relative to placement_group() and ready()"
+    names = f"lease {how}", "placement_group() and ready()"
+    return [ratio(what, found, 2.0), *absolute(*names, found)]
+
+
+def lease_times(scheduler: RayScheduler, pool: str, pairs: int) -> list[tuple[float, float]]:
+    """From the call until the handles can be used, and ``placement_group()`` and ``ready()``: ms."""
     numbers = itertools.count()
 
     def ours() -> float:
@@ -53,10 +65,7 @@ def _granted(scheduler: RayScheduler, pool: str, pairs: int, how: str) -> list[R
         remove_placement_group(group)
         return took
 
-    found = alternate(ours, plain, pairs, pause)
-    what = f"lease {how} → usable, relative to placement_group() and ready()"
-    names = f"lease {how}", "placement_group() and ready()"
-    return [ratio(what, found, 2.0), *absolute(*names, found)]
+    return alternate(ours, plain, pairs, pause)
 
 
 def _evicted(scheduler: RayScheduler, count: int) -> list[Row]:

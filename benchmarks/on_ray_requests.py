@@ -59,16 +59,23 @@ def on_ray_requests(
 ) -> list[Row]:
     """Submissions of one client and of eight, reads over HTTP, and a caller beside dashboards."""
     with own_home() as _, bare_ray(), ExitStack() as opened:
-        empty = _empty_actor()
-        ray.get(empty.nothing.remote())
-        scheduler = RayScheduler(NAME, namespace=NAMESPACE, detached=True, http=0)
-        opened.callback(scheduler.shutdown)
-        scheduler.create_pool("pool", resources=NEED)
+        scheduler = opened.enter_context(scheduler_and_empty_actor())
         rows = _reads(calls, rounds)
         rows += _submissions(calls, rounds, clients=1)
         rows += _submissions(calls // 2, rounds, clients=8)
         rows += _beside_dashboards(scheduler, waiting, seconds)
     return rows
+
+
+@contextmanager
+def scheduler_and_empty_actor() -> Iterator[RayScheduler]:
+    """A scheduler with a pool in which nothing fits, and an actor whose calls do nothing."""
+    empty = _empty_actor()
+    ray.get(empty.nothing.remote())
+    scheduler = RayScheduler(NAME, namespace=NAMESPACE, detached=True, http=0)
+    scheduler.create_pool("pool", resources=NEED)
+    yield scheduler
+    scheduler.shutdown()
 
 
 def _empty_actor():
@@ -81,7 +88,13 @@ def _empty_actor():
 
 
 def _submissions(calls: int, rounds: int, clients: int) -> list[Row]:
-    """``submit(queue=True)`` one after the other in each client, and empty calls."""
+    who = "1 client" if clients == 1 else f"{clients} clients"
+    what = f"`submit(queue=True)` one after the other / empty actor call, {who}"
+    return _compared(what, submission_rates(calls, rounds, clients), 0.7)
+
+
+def submission_rates(calls: int, rounds: int, clients: int) -> list[tuple[float, float]]:
+    """``submit(queue=True)`` one after the other in each client, and empty calls: rates of both."""
     with ExitStack() as opened:
         processes = [
             opened.enter_context(_client(number + 10 * clients)) for number in range(clients)
@@ -95,10 +108,7 @@ def _submissions(calls: int, rounds: int, clients: int) -> list[Row]:
                 _next_line(process)
             return clients * calls / (time.perf_counter() - begin)
 
-        pairs = _alternate(lambda: rate("submit"), lambda: rate("empty"), rounds)
-    who = "1 client" if clients == 1 else f"{clients} clients"
-    what = f"`submit(queue=True)` one after the other / empty actor call, {who}"
-    return _compared(what, pairs, 0.7)
+        return _alternate(lambda: rate("submit"), lambda: rate("empty"), rounds)
 
 
 @contextmanager
@@ -122,7 +132,11 @@ def _next_line(process: subprocess.Popen[str]) -> str:
 
 
 def _reads(calls: int, rounds: int) -> list[Row]:
-    """Reads over HTTP on one connection, and requests of a route that does nothing."""
+    return _compared("HTTP read / bare Starlette route, 1 client", read_rates(calls, rounds), 0.3)
+
+
+def read_rates(calls: int, rounds: int) -> list[tuple[float, float]]:
+    """Reads over HTTP on one connection, and requests of a route that does nothing: rates of both."""
     file = _discovered()
     host, port = urlsplit(file.url).hostname or "", urlsplit(file.url).port or 0
     with (
@@ -130,8 +144,7 @@ def _reads(calls: int, rounds: int) -> list[Row]:
         contextlib.closing(_Reader(bare, "/")) as theirs,
         contextlib.closing(_Reader((host, port), _STATUS, file.token)) as ours,
     ):
-        pairs = _alternate(lambda: ours.rate(calls), lambda: theirs.rate(calls), rounds)
-    return _compared("HTTP read / bare Starlette route, 1 client", pairs, 0.3)
+        return _alternate(lambda: ours.rate(calls), lambda: theirs.rate(calls), rounds)
 
 
 @contextmanager
@@ -186,7 +199,7 @@ def _beside_dashboards(scheduler: RayScheduler, waiting: int, seconds: float) ->
     """Another caller's calls beside dashboards that read the queue over HTTP, and without them."""
     queued = len(scheduler.list_queue()["tasks"])
     for first in range(queued, waiting, 100):
-        scheduler.submit_many(_waiting(first, 100))
+        scheduler.submit_many(waiting_tasks(first, 100))
     alone = _latencies(scheduler, seconds)
     ended = threading.Event()
     threads = [threading.Thread(target=_look, args=(ended,)) for _ in range(_DASHBOARDS)]
@@ -209,7 +222,8 @@ def _beside_dashboards(scheduler: RayScheduler, waiting: int, seconds: float) ->
     ]
 
 
-def _waiting(first: int, count: int) -> list[dict[str, object]]:
+def waiting_tasks(first: int, count: int) -> list[dict[str, object]]:
+    """What ``submit_many`` takes for tasks that wait: so many, numbered from the first."""
     from benchmarks.pairs import worker_class
 
     worker = worker_class()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from typing import TypedDict
+from collections.abc import Callable, Iterator, Sequence
+
+from typing_extensions import NotRequired, TypedDict
 
 
 class Row(TypedDict):
@@ -17,6 +18,10 @@ class Row(TypedDict):
     measured: str
     #: None: for information only.
     met: bool | None
+    #: Of a row of the page of ratios: the least that it could cost, what others take, and what it takes here.
+    floor: NotRequired[str]
+    peer: NotRequired[str]
+    ours: NotRequired[str]
 
 
 def at_most(what: str, value: float, target: float, unit: str, detail: str = "") -> Row:
@@ -48,12 +53,24 @@ def spread(values: Sequence[float], unit: str = " ms") -> str:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """The rows as an aligned table."""
+    """The rows as an aligned table; those of the page of ratios in Markdown."""
+    if any("ours" in row for row in rows):
+        print("\n".join(ratio_table(rows)))
+        return
     shown = [(r["what"], r["target"], r["measured"], _verdict(r["met"])) for r in rows]
     widths = [max((len(line[i]) for line in shown), default=0) for i in range(4)]
     for line in shown:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+def ratio_table(rows: Sequence[Row]) -> Iterator[str]:
+    """The rows of the page of ratios in Markdown, line by line."""
+    yield "| what | floor | peer | ours | ratio | mark | |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        cells = row["what"], row["floor"], row["peer"], row["ours"], row["measured"], row["target"]
+        yield f"| {' | '.join((*cells, _verdict(row['met'])))} |"
 
 
 def _row(what: str, target: str, value: float, unit: str, met: bool, detail: str) -> Row:

@@ -10,6 +10,7 @@ from benchmarks.__main__ import _groups
 from benchmarks.decision import decision
 from benchmarks.dispatch import dispatch
 from benchmarks.estimates import estimates
+from benchmarks.floor import commits
 from benchmarks.groups import groups
 from benchmarks.history import history
 from benchmarks.journal import recovery
@@ -97,6 +98,18 @@ def test_a_row_says_whether_its_target_is_met(capsys):
         "rate  ≥ 2,000 pairs/s  1,234 pairs/s  MISSED",
         "size                   7 B",
     ]
+
+
+def test_rows_of_ratios_are_a_table_of_a_page(capsys):
+    row = commits(rounds=2, count=3)
+    assert (row["met"], row["target"], row["peer"]) == (None, "", "")
+    missed = {**row, "what": "a / b", "target": "≤ 0.5", "measured": "0.7", "met": False}
+    print_table([row, missed])
+    head, rule, first, second = capsys.readouterr().out.splitlines()
+    assert head == "| what | floor | peer | ours | ratio | mark | |"
+    assert {line.count("|") for line in (head, rule, first, second)} == {8}
+    assert first.startswith("| durable commit of a submission")
+    assert second == f"| a / b | {row['floor']} |  | {row['ours']} | 0.7 | ≤ 0.5 | MISSED |"
 
 
 def test_an_unknown_group_is_refused():

@@ -16,6 +16,7 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.priorities import PRIORITY_CLASSES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
@@ -192,8 +193,9 @@ class SubmitTask(CallWithBlobs, tag="submit_task", frozen=True, kw_only=True):
 
     @property
     def brings_handles(self) -> bool:
-        """See Call."""
-        return _starts(self.submission)
+        """See Call. A lease has no process, and its placement groups are found by their ids."""
+        is_lease = isinstance(self.submission.agent.payload, LeasePayload)
+        return not is_lease and _starts(self.submission)
 
     @property
     def waits(self) -> bool:

@@ -72,7 +72,11 @@ class Scene:
         answer = await self.service.ask(encode_request(request))
         return answer[0] if isinstance(answer, tuple) else answer
 
-    async def lease(self, name="l", priority=5.0, agent_name="", **fields):
+    async def lease(self, name="l", **fields):
+        return decode_answer(await self.ask(self.submission(name, **fields)), Response)
+
+    @staticmethod
+    def submission(name="l", priority=5.0, agent_name="", **fields):
         fields.setdefault("holder_job", "01")
         given = Mesh().submission(
             name, priority=priority, bundles=TWO, payload=LeasePayload(**fields)
@@ -80,8 +84,7 @@ class Scene:
         agent = msgspec.structs.replace(given.agent, name=agent_name or name)
         request_id = f"submit {name} {agent_name}"
         submission = msgspec.structs.replace(given, agent=agent, request_id=request_id)
-        data = await self.ask(SubmitTask(submission=submission))
-        return decode_answer(data, Response)
+        return SubmitTask(submission=submission)
 
     async def free_group(self):
         """A pool with a group that nobody holds; Ray's id of it."""
@@ -139,6 +142,19 @@ def test_a_lease_is_granted_without_a_process(tmp_path):
             response.group.ray_id,
             None,
         )
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_lease_brings_no_handles_so_that_it_is_asked_for_over_the_socket(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        request = scene.submission()
+        assert request.waits
+        assert not request.brings_handles
+        answer = await scene.service.ask(encode_request(request))
+        assert isinstance(answer, bytes)
+        assert isinstance(decode_answer(answer, Response).outcome, Accepted)
 
     Scene(tmp_path).play(story)
 

@@ -234,7 +234,7 @@ class SubmissionService(Service):
         if not isinstance(outcome, Accepted):
             return reply
         agent = _agent_of(self._reactor.state, outcome)
-        if agent is None:
+        if agent is None or isinstance(agent.spec.payload, LeasePayload):
             return reply
         processes = processes_of(self._reactor.state, agent)
         if isinstance(agent.spec.payload, GangPayload):
