@@ -436,3 +436,18 @@ def test_the_limits_of_an_owner_hold_in_each_alternative():
     assert node_of(m, "1") == "a"
     refused = m.submit("2", owner="ada", **ANY)
     assert refused.reason is Reason.OWNER_LIMIT
+
+
+def test_the_priority_that_is_enough_is_that_of_the_alternative_with_the_lowest():
+    m = fleet()
+    for name, where, priority in (("x", H100, 50.0), ("y", A100, 5.0), ("z", L40S, 20.0)):
+        m.run(name, priority=priority, gpu=1, node_labels=where, class_key="c")
+    refused = m.submit("now", priority=1.0, class_key="c", **ANY)
+    assert refused.sufficient_priority == 6.0
+    assert "with priority 6 or more" in refused.hint
+    m.queue("t", priority=1.0, class_key="c", **ANY)
+    explained = m.engine.explain("t", m.now)
+    assert explained.considered.sufficient_priority == 6.0
+    m.change("t", priority=6.0)
+    m.tick(1.0)
+    assert "y" in m.ends

@@ -73,7 +73,7 @@ def test_alternatives_whose_pools_have_different_flavors_are_refused():
         assert run(m, name, "q", priority=9.0, gpu=1, node_labels=labels).flavor is not None
     both = {"selector": {"team": "a"}, "gpu": 1, "fallbacks": [{"takes": {"gpu": 2}}]}
     refused = m.submit("z", "", **both)
-    assert "priority 14 would be enough" in refused.error
+    assert "priority 10 would be enough" in refused.error
 
 
 def test_a_selector_chooses_among_the_flavors():

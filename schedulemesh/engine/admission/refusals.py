@@ -6,6 +6,7 @@ The reason codes are in ``schedulemesh.domain.reasons``; their messages are buil
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 import msgspec
 
@@ -248,12 +249,14 @@ def no_such_node(state: MeshState, shape: GroupShape) -> Sentence:
 
 def no_alternative(agents: Sequence[AgentSpec], answers: Sequence[Refused], ways: int) -> Refused:
     """The refusal of an agent for which none of these ways in which it may run is possible: that of one which
-    may become possible, else of the first. Its error says why for each, where these are all of its ``ways``.
+    may become possible, else of the one for which the lowest priority is enough, else of the first. Its error
+    says why for each, where these are all of its ``ways``.
     """
     if len(answers) == 1:
         return answers[0]
     passing = (Reason.BUDGET_SPENT, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.OWNER_LIMIT)
-    refused = next((answer for answer in answers if answer.reason in passing), answers[0])
+    likeliest = min(answers, key=_priority_needed)
+    refused = next((answer for answer in answers if answer.reason in passing), likeliest)
     if len(answers) < ways:
         return refused
     parts = [
@@ -266,6 +269,10 @@ def no_alternative(agents: Sequence[AgentSpec], answers: Sequence[Refused], ways
         for number, (each, answer) in enumerate(zip(agents, answers, strict=True), start=1)
     ]
     return msgspec.structs.replace(refused, error_text=say("no_alternative", parts=parts))
+
+
+def _priority_needed(refused: Refused) -> float:
+    return inf if refused.sufficient_priority is None else refused.sufficient_priority
 
 
 def described(agent: AgentSpec) -> Sentence:

@@ -138,6 +138,7 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
         explained = msgspec.structs.replace(explained, alternatives=alternatives)
     if not request.fits_now:
         request, considered, plan = _best_of(tx, examined)
+        considered = _with_lowest_priority(considered, examined)
     else:
         considered, plan = None, None
     shortage = shortage_of(tx.state, request, tx.now)
@@ -169,6 +170,17 @@ def _best_of(tx: Transaction, examined: list[_Examined]) -> _Examined:
     helped = [one for one in examined if one[-1] is not None]
     permitted = (one for one in helped if one[2] and not delays_reserved_start(tx, one[0], one[2]))
     return next(permitted, (helped or examined)[0])
+
+
+def _with_lowest_priority(
+    considered: Considered | None, examined: list[_Examined]
+) -> Considered | None:
+    """With the lowest priority that would be sufficient in any of the alternatives."""
+    if considered is None or considered.victims:
+        return considered
+    priorities = [one.sufficient_priority for _, one, _ in examined if one is not None]
+    lowest = min((p for p in priorities if p is not None), default=None)
+    return msgspec.structs.replace(considered, sufficient_priority=lowest)
 
 
 def _limited(tx: Transaction, task: QueuedTask, examined: list[_Examined]) -> Refused | None:
