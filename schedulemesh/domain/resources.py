@@ -7,7 +7,7 @@ Ray itself uses, so that sums are exact after any number of reservations and rel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, TypedDict
 
@@ -228,13 +228,14 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         """The GPU amount as users give it."""
         return self.gpu / UNIT
 
-    def items(self) -> Iterator[tuple[str, int]]:
+    def items(self) -> tuple[tuple[str, int], ...]:
         """Each kind that is not zero with its units: cpu, memory, gpu, then custom ones by name."""
-        for kind in _KINDS:
-            amount: int = getattr(self, kind)
-            if amount:
-                yield kind, amount
-        yield from self.custom
+        amounts = self.custom
+        if self.gpu:
+            amounts = (("gpu", self.gpu), *amounts)
+        if self.memory:
+            amounts = (("memory", self.memory), *amounts)
+        return (("cpu", self.cpu), *amounts) if self.cpu else amounts
 
     def public(self) -> Amounts:
         """The documented dict of floats."""

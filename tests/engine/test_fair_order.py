@@ -203,7 +203,7 @@ def test_a_first_entry_is_found_as_by_sorting_all_of_them_again():
             change = 1 if kind == "use" else -1
             use.remember(now, owners.half_life_s)
             owners.changed_at["p"] = now
-            use.change(Resources(cpu=change * UNIT), change)
+            use.held, use.running = use.held + Resources(cpu=change * UNIT), use.running + change
             owners.rank_anew("p", owner, {one[0].rank.owner for one in entries.values()})
             firsts.sort_anew(owner)
         if entries:

@@ -251,8 +251,13 @@ def understand_alone(
         return refusals.pool_ending(pool_name)
     if pool_name in state.drains.pools:
         return refusals.pool_draining(pool_name)
-    if limits_owner and state.owners.pools:
-        refused = beyond_owner_limit(state, stimulus, pool_name, counted(need, quota_need))
+    if limits_owner and pool_name in state.owners.limited:
+        refused = beyond_owner_limit(
+            state,
+            stimulus,
+            pool_name,
+            need if need is quota_need else counted(need, quota_need),
+        )
         if refused is not None:
             return refused
     if limits_owner and pool_name in state.budgets.spent:
@@ -656,7 +661,7 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
             return None if isinstance(again, Refused) else ()
         if (waiting := request.waiting) is not None:
             submission = msgspec.structs.replace(waiting.submission, task=raised)
-            waiting = msgspec.structs.replace(waiting, submission=submission)
+            waiting = msgspec.structs.replace(waiting, submission=submission, entry=None)
             again = msgspec.structs.replace(again, waiting=waiting)
         limits = again.limits(tx.state, tx.now)
         plan = evict(Case(tx=tx, request=again, veto=None, limits=limits, known=known_nodes))

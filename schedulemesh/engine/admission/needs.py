@@ -78,12 +78,10 @@ def ruled_out(
     if not could_ever_pay(state, pool_name, quota_need):
         return Reason.EXCEEDS_POOL_CAPACITY
     owner = None if submission.task is None else submission.task.owner
-    if (
-        owner is not None
-        and state.owners.pools
-        and state.owners.exceeds(pool_name, owner, counted(need, quota_need)) is not None
-    ):
-        return Reason.EXCEEDS_OWNER_LIMIT
+    if owner is not None and pool_name in state.owners.limited:
+        amount = need if need is quota_need else counted(need, quota_need)
+        if state.owners.exceeds(pool_name, owner, amount) is not None:
+            return Reason.EXCEEDS_OWNER_LIMIT
     agent = submission.agent
     if agent.payload.adopts:
         return None

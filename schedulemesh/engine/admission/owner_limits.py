@@ -27,7 +27,7 @@ def beyond_owner_limit(
     no task. The limit counts whoever would be evicted for it.
     """
     task = submission.task
-    if task is None or not state.owners.pools:
+    if task is None:
         return None
     limit = state.owners.short(pool_name, task.owner, need)
     if limit is None:

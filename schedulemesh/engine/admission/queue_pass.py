@@ -499,17 +499,17 @@ class _Pass:
         """Whether the pool's own quota is not enough, and it is in a cohort that may lend it some."""
         state, pool_name = self._tx.state, queue_class.pool_name
         ledger = state.ledger
+        if ledger.accounts[pool_name].spec.cohort is None:
+            return False
+        if not ledger.cohorts.neighbours(pool_name).names:
+            return False
         if pool_name in ledger.flavored:
             return self._would_borrow_in_flavor(queue_class, task)
-        if need_of(state, task).fits(ledger.accounts[pool_name].free):
-            return False
-        return bool(ledger.cohorts.neighbours(pool_name).names)
+        return not need_of(state, task).fits(ledger.accounts[pool_name].free)
 
     def _would_borrow_in_flavor(self, queue_class: QueueClass, task: QueuedTask) -> bool:
         """The same for a pool with flavors: whether the first flavor that can be paid needs a loan."""
         state, pool_name, client = self._tx.state, task.pool_name, task.submission.client
-        if not state.ledger.cohorts.neighbours(pool_name).names:
-            return False
         free = state.ledger.accounts[pool_name].free
         for each in self._ways(queue_class, task.submission):
             quota_need = quota_need_of_submission(state, each)

@@ -85,9 +85,14 @@ def _check_owners_of_queue(state: MeshState, pool_name: str) -> list[Entry]:
                 None if queue_class.exceeds else queue.room_of_class(pool_name, owner, queue_class)
             )
             _expect(of_owner.room == room, f"{owner} has room for {of_owner.room}, not {room}")
-            first = list(of_owner.entries[: of_owner.count_in(room)])
-            rest = of_owner.entries[len(first) :]
+            size = of_owner.size if room is None else min(room, of_owner.size)
+            _expect(of_owner.admitted == size, f"{of_owner.admitted} of {owner} may start")
+            first = list(of_owner.entries[:size])
+            rest = of_owner.entries[size:]
             _expect(admitted.issuperset(first) and not admitted & set(rest), f"{owner}'s entries")
+            of_class = [queue.by_id[task_id].spec.owner for *_, task_id in queue_class.entries]
+            _expect(of_class.count(owner) == size, f"{of_class} in a class, {size} of {owner}")
+            _expect(of_owner.size == size + len(rest), f"{owner} has {of_owner.size} entries")
             others += rest
     return others
 

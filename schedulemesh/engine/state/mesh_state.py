@@ -352,7 +352,10 @@ class MeshState:
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec, task, place = fact.agent, fact.task, fact.place
         task_id = None if task is None else task.task_id
-        queued = self.queue.remove(task_id) if task_id in self.queue.by_id else None
+        queued = None
+        if task_id in self.queue.by_id:
+            counts = spec.pool_name in self.owners.pools
+            queued = self.queue.remove(task_id, starts=counts)
         submission = Submission(
             request_id=fact.request_id,
             task_id=task_id,

@@ -49,17 +49,15 @@ class OwnerUse(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         same until they hold more or less.
         """
         amounts = dict(self.held.items())
-        return all(units <= amounts.get(kind, 0) for kind, units in self.mean.items())
+        for kind, units in self.mean.items():  # noqa: SIM110  # faster, and asked often
+            if units > amounts.get(kind, 0):
+                return False
+        return True
 
     def remember(self, at: float, half_life_s: float) -> None:
         """Have the mean include what they have held until this time."""
         self.mean = self.mean_until(at, half_life_s)
         self.mean_at = max(self.mean_at, at)
-
-    def change(self, amount: Resources, running: int) -> None:
-        """They hold so much more, or less, from now on."""
-        self.held = self.held + amount
-        self.running += running
 
 
 class Owners:
@@ -70,6 +68,8 @@ class Owners:
         self.pools: dict[str, PoolSpec] = {}
         #: Those of them in which the owner comes first who has used least.
         self.fair: set[str] = set()
+        #: Those that limit what owners hold, or how many of their tasks run or wait.
+        self.limited: set[str] = set()
         #: By pool and owner.
         self.uses: dict[str, dict[str, OwnerUse]] = {}
         #: Of fair pools: when what their owners hold has changed last, and the ranks of owners by that time.
@@ -91,6 +91,7 @@ class Owners:
             return True
         self.pools[spec.name] = spec
         (self.fair.add if spec.is_fair else self.fair.discard)(spec.name)
+        (self.limited.add if spec.owner_limits else self.limited.discard)(spec.name)
         self._limits.clear()
         if before is None:
             self.uses[spec.name] = {}
@@ -115,6 +116,7 @@ class Owners:
         """Count the owners of a pool no more."""
         self.pools.pop(pool_name, None)
         self.fair.discard(pool_name)
+        self.limited.discard(pool_name)
         self._limits.clear()
         self.uses.pop(pool_name, None)
         self.changed_at.pop(pool_name, None)
@@ -196,29 +198,36 @@ class Owners:
 
     def admitted(self, agent: Agent, at: float) -> None:
         """Count the claim of an agent."""
-        if agent.owner is None:
+        owner, spec = agent.owner, agent.spec
+        if owner is None:
             return
-        uses = self.uses[agent.spec.pool_name]
-        use = uses.setdefault(agent.owner, OwnerUse(mean_at=at))
-        self._remember(agent.spec.pool_name, use, at)
-        use.change(agent.spec.counted, 1)
+        uses = self.uses[spec.pool_name]
+        use = uses.get(owner)
+        if use is None:
+            use = uses[owner] = OwnerUse(mean_at=at)
+        if spec.pool_name in self.fair:
+            self._remember(spec.pool_name, use, at)
+        use.held = use.held + spec.counted
+        use.running += 1
 
     def ended(self, agent: Agent, at: float) -> None:
         """The claim of an agent is released."""
-        if agent.owner is None:
+        owner, spec = agent.owner, agent.spec
+        if owner is None:
             return
-        uses = self.uses[agent.spec.pool_name]
-        use = uses[agent.owner]
-        self._remember(agent.spec.pool_name, use, at)
-        use.change(NOTHING - agent.spec.counted, -1)
+        uses = self.uses[spec.pool_name]
+        use = uses[owner]
+        if spec.pool_name in self.fair:
+            self._remember(spec.pool_name, use, at)
+        use.held = use.held - spec.counted
+        use.running -= 1
         if len(uses) > _IDLE_OWNERS:
             self._forget_idle(uses, at)
 
     def _remember(self, pool_name: str, use: OwnerUse, at: float) -> None:
-        """In a fair pool, remember what an owner has held until its use changes now."""
-        if self.pools[pool_name].is_fair:
-            self.changed_at[pool_name] = at
-            use.remember(at, self.half_life_s)
+        """Remember what an owner of a fair pool has held until its use changes now."""
+        self.changed_at[pool_name] = at
+        use.remember(at, self.half_life_s)
 
     def _forget_idle(self, uses: dict[str, OwnerUse], at: float) -> None:
         """Forget half of the owners that hold nothing, of whose use least is left."""
@@ -236,15 +245,13 @@ class Owners:
 
     def room(self, pool_name: str, owner: str, need: Resources) -> int | None:
         """How many more tasks with this need an owner may start in a pool by its limits; None: any number."""
-        limit = self.limit_of(pool_name, owner)
+        limit = self._limits.get((pool_name, owner)) or self.limit_of(pool_name, owner)
         if not limit.named and limit.running is None:
             return None
         use = self.uses[pool_name].get(owner)
-        return (
-            _room(limit, NOTHING, 0, need)
-            if use is None
-            else _room(limit, use.held, use.running, need)
-        )
+        if use is None:
+            return _room(limit, NOTHING, 0, need)
+        return _room(limit, use.held, use.running, need)
 
     def limit_of(self, pool_name: str, owner: str) -> OwnerLimit:
         """What limits an owner in a pool that counts owners."""
@@ -258,16 +265,16 @@ class Owners:
 
     def short(self, pool_name: str, owner: str, need: Resources) -> OwnerLimit | None:
         """The limits that an owner would exceed with one more task that needs this; None: none."""
-        if pool_name not in self.pools or self.room(pool_name, owner, need) != 0:
+        if pool_name not in self.limited or self.room(pool_name, owner, need) != 0:
             return None
         use = self.use_of(pool_name, owner)
         return _exceeded(self.limit_of(pool_name, owner), use.held, use.running, need)
 
     def exceeds(self, pool_name: str, owner: str, need: Resources) -> OwnerLimit | None:
         """The limits that one task alone would exceed if its owner held nothing; None: none."""
-        if pool_name not in self.pools:
+        if pool_name not in self.limited:
             return None
-        limit = self.limit_of(pool_name, owner)
+        limit = self._limits.get((pool_name, owner)) or self.limit_of(pool_name, owner)
         if _room(limit, NOTHING, 0, need) != 0:
             return None
         return _exceeded(limit, NOTHING, 0, need)
@@ -282,30 +289,40 @@ class Owners:
                 self.changed_at[new_name] = self.changed_at.pop(name)
             self._forget_ranks(name)
             self._limits.clear()
-            if name in self.fair:
-                self.fair.discard(name)
-                self.fair.add(new_name)
+            for names in (self.fair, self.limited):
+                if name in names:
+                    names.discard(name)
+                    names.add(new_name)
 
 
 def dominant_part(amounts: Mapping[str, float], quota: Resources) -> float:
     """The largest part that these amounts are of a quota, over all kinds of which it has any."""
-    return max((amounts.get(kind, 0) / units for kind, units in quota.items()), default=0.0)
+    largest = 0.0
+    for kind, units in quota.items():
+        part = amounts.get(kind, 0) / units
+        if part > largest:
+            largest = part
+    return largest
 
 
 def _room(limit: OwnerLimit, in_use: Resources, running: int, need: Resources) -> int | None:
     """How many tasks with this need a limit permits beside what is in use; None: any number."""
     room = None if limit.running is None else limit.running - running
     for kind, most in limit.named:
-        if units := _units(need, kind):
-            further = (most - _units(in_use, kind)) // units
+        if kind == "gpu":  # what most limits are about
+            units, used = need.gpu, in_use.gpu
+        else:
+            units, used = _units(need, kind), _units(in_use, kind)
+        if units:
+            further = (most - used) // units
             room = further if room is None or further < room else room
-    return None if room is None else max(0, room)
+    return 0 if room is not None and room < 0 else room
 
 
 def _units(amount: Resources, kind: str) -> int:
     """The units of one kind."""
     if kind == "gpu":
-        return amount.gpu  # what most limits are about
+        return amount.gpu
     if kind == "cpu":
         return amount.cpu
     return amount.memory if kind == "memory" else dict(amount.custom).get(kind, 0)

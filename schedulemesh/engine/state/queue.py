@@ -9,7 +9,7 @@ the rate times the time of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 import msgspec
@@ -33,9 +33,13 @@ from schedulemesh.engine.state.fair_order import Entry, FairOrder
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.no_room import NoRoom
 from schedulemesh.engine.state.owners import Owners
-from schedulemesh.engine.state.queue_classes import ClassKey, PoolQueue, QueueClass
+from schedulemesh.engine.state.queue_classes import ClassKey, OwnerEntries, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 from schedulemesh.engine.state.queued_tasks import FRONT, QueuedTask, Reservation, order_value
+
+
+#: What an owner has of whom nothing waits.
+_NO_ENTRIES: Mapping[QueueClass, OwnerEntries] = {}
 
 
 class _Alike(msgspec.Struct, kw_only=True):
@@ -183,7 +187,8 @@ class Queue:
             value = same.order_value
             if value is None:
                 value = order_value(task, self.policy)
-            same.entries.append((value, number, task_id))
+            task.entry = entry = (value, number, task_id)
+            same.entries.append(entry)
             if number > same.last:
                 same.last = number
         for same in filter(None, alike.values()):
@@ -225,8 +230,10 @@ class Queue:
             order_value=None if by_task else order_value(task, policy),
         )
 
-    def remove(self, task_id: str) -> QueuedTask:
-        """Remove a task."""
+    def remove(self, task_id: str, *, starts: bool = False) -> QueuedTask:
+        """Remove a task. ``starts``: its owner holds more from now on; ``note_use`` follows at once, and finds
+        out which of its tasks may start then.
+        """
         task = self.by_id.pop(task_id)
         spec = task.common_spec
         if spec.parent:
@@ -239,7 +246,7 @@ class Queue:
         self.impossible.pop(task_id, None)
         if task.depends:
             self.dependents.remove(task_id, task.waits_for)
-        self._leave(task)
+        self._leave(task, starts=starts)
         if self.kinds.by_kind:
             self.kinds.remove(task.submission, task_id)
         self._delayed.discard((task.not_before, task_id))
@@ -491,8 +498,8 @@ class Queue:
         pool = self.pools.get(pool_name)
         if pool is None:
             return 0
-        classes = pool.of_owner.get(owner, ())
-        ready = sum(len(c.owners[owner].entries) for c in classes if not c.extra)
+        classes = pool.of_owner.get(owner, _NO_ENTRIES)
+        ready = sum(of_owner.size for c, of_owner in classes.items() if not c.extra)
         waiting = ready + pool.later_of_owner.get(owner, 0)
         # An array is one entry, and each of its members that wait in it counts.
         return waiting + sum(
@@ -514,6 +521,8 @@ class Queue:
 
     def entry(self, task: QueuedTask) -> Entry:
         """The place of a task in its class."""
+        if task.entry is not None:
+            return task.entry
         if task.front:
             return (-FRONT * task.front, task.number, task.task_id)
         value = order_value(task, self.policy)
@@ -542,22 +551,24 @@ class Queue:
         task.estimate_s = self.kinds.add(task.submission, task.task_id, task.estimate_s)
 
     def _enter(self, task: QueuedTask) -> None:
+        task.entry = None
         pool = self.pools[task.pool_name]
         if self.is_withheld(task):
             pool.add_later(task.number, task.spec)
             return
         counts_owners, owner = task.pool_name in self.owners.pools, task.common_spec.owner
         queue_class = self._class_in(pool, self.key_of(task))
+        entry = task.entry = self.entry(task)
         if counts_owners:
             room = (
                 None
                 if queue_class.exceeds
                 else self.room_of_class(task.pool_name, owner, queue_class)
             )
-            pool.place_of_owner(queue_class, self.entry(task), owner, room)
+            pool.place_of_owner(queue_class, entry, owner, room)
             self._note_withheld(pool, queue_class)
         else:
-            pool.place(queue_class, self.entry(task))
+            pool.place(queue_class, entry)
         queue_class.note_length(task.spec)
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
@@ -600,22 +611,37 @@ class Queue:
             self.changed = True
         return queue_class
 
-    def _leave(self, task: QueuedTask) -> None:
+    def _leave(self, task: QueuedTask, *, starts: bool = False) -> None:
+        """``starts``: see ``remove``."""
         queue_class, task.queue_class = task.queue_class, None
         pool = self.pools[task.pool_name]
         if queue_class is None:
             pool.remove_later(task.number, task.spec)
             return
+        entry = self.entry(task)
+        task.entry = None
         if queue_class.owners:
-            pool.displace_of_owner(queue_class, self.entry(task), task.spec.owner)
+            self._leave_as_owned(pool, queue_class, entry, task.common_spec.owner, starts=starts)
         else:
-            pool.displace(queue_class, self.entry(task))
-        self.long_waits.discard(task.queued_at, task.task_id)
-        if queue_class.is_empty:
+            pool.displace(queue_class, entry)
+        if self.policy.promote_after_s:
+            self.long_waits.discard(task.queued_at, entry[-1])
+        if not queue_class.entries and queue_class.is_empty:
             pool.classes.pop(queue_class.key, None)
             pool.withheld.pop(queue_class.key, None)
             self.close(queue_class)
-        elif queue_class.owners:
+
+    def _leave_as_owned(
+        self, pool: PoolQueue, queue_class: QueueClass, entry: Entry, owner: str, *, starts: bool
+    ) -> None:
+        """An entry leaves a class of a pool that counts owners."""
+        pool.displace_of_owner(queue_class, entry, owner)
+        of_owner = queue_class.owners.get(owner)
+        if of_owner is not None and starts:
+            return
+        if of_owner is not None and of_owner.room is not None:
+            pool.set_room(queue_class, of_owner, of_owner.room)
+        if not queue_class.entries and queue_class.owners:
             self._note_withheld(pool, queue_class)
 
     def _exceeds_limit(self, task: QueuedTask) -> bool:
@@ -668,15 +694,18 @@ class Queue:
         pool = self.pools.get(pool_name)
         if pool_name in self.owners.fair:
             self.owners.rank_anew(pool_name, owner, () if pool is None else pool.of_owner)
-        if pool is None:
+            if pool is not None:
+                pool.sort_firsts(owner)
+        if pool is None or pool_name not in self.owners.limited:
             return
-        pool.sort_firsts(owner)
-        for queue_class in list(pool.of_owner.get(owner, ())):
-            room = (
-                None if queue_class.exceeds else self.room_of_class(pool_name, owner, queue_class)
-            )
-            if room != queue_class.owners[owner].room:
-                pool.set_room(queue_class, owner, room)
+        for queue_class, of_owner in pool.of_owner.get(owner, _NO_ENTRIES).items():
+            if of_owner.room is None:
+                continue
+            room = self.room_of_class(pool_name, owner, queue_class) or 0
+            if of_owner.admitted == of_owner.size <= room:
+                of_owner.room = room
+            elif room != of_owner.room or of_owner.admitted < room:
+                pool.set_room(queue_class, of_owner, room)
                 self._note_withheld(pool, queue_class)
 
     def rank_owners(self, pool_name: str) -> None:

@@ -55,16 +55,31 @@ _SPARE = 64
 class OwnerEntries:
     """The entries of one owner in a class, and how many of them may start by its limits."""
 
-    __slots__ = ("entries", "room")
+    __slots__ = ("admitted", "entries", "room", "size")
 
     def __init__(self, room: int | None) -> None:
-        self.entries: SortedList[Entry] = SortedList()
-        #: None: any number.
+        #: How many there are; how many of them are in the class, the first ones.
+        self.size = self.admitted = 0
+        #: None: any number, in the class as long as it exists.
         self.room = room
+        #: All of them; empty where any number may start, as all are in the class then.
+        self.entries: SortedList[Entry] = SortedList()
 
-    def count_in(self, room: int | None) -> int:
-        """How many of them are in the class with this room."""
-        return len(self.entries) if room is None else min(room, len(self.entries))
+    def add(self, entry: Entry) -> None:
+        """Add an entry, which is not in the class yet."""
+        self.size += 1
+        if self.room is not None:
+            self.entries.add(entry)
+
+    def remove(self, entry: Entry) -> bool:
+        """Remove an entry; whether it was in the class."""
+        self.size -= 1
+        is_admitted = self.admitted > self.size
+        if self.room is not None:
+            is_admitted = is_admitted or self.entries.bisect_left(entry) < self.admitted
+            self.entries.remove(entry)
+        self.admitted -= is_admitted
+        return is_admitted
 
 
 class QueueClass:
@@ -157,8 +172,8 @@ class PoolQueue:
         self._asked: dict[Asked, Asked] = {}
         #: Classes of which every entry is withheld.
         self.withheld: dict[ClassKey, QueueClass] = {}
-        #: The classes in which each owner has tasks, where the pool counts owners.
-        self.of_owner: dict[str, dict[QueueClass, None]] = {}
+        #: The classes in which each owner has tasks, with these, where the pool counts owners.
+        self.of_owner: dict[str, dict[QueueClass, OwnerEntries]] = {}
         #: The first entry of each class but those of extra members.
         self.firsts: SortedList[Entry] | FairFirsts = FairFirsts() if is_fair else SortedList()
         #: The entries of all classes.
@@ -245,37 +260,35 @@ class PoolQueue:
         of_owner = queue_class.owners.get(owner)
         if of_owner is None:
             of_owner = queue_class.owners[owner] = OwnerEntries(room)
-            self.of_owner.setdefault(owner, {})[queue_class] = None
-        of_owner.entries.add(entry)
-        room = of_owner.room
-        if room is None or of_owner.entries.bisect_left(entry) < room:
+            self.of_owner.setdefault(owner, {})[queue_class] = of_owner
+        of_owner.add(entry)
+        room, admitted = of_owner.room, of_owner.admitted
+        if room is None or admitted < room or of_owner.entries.bisect_left(entry) < room:
             self._let_in(queue_class, entry)
-            if room is not None and len(of_owner.entries) > room:
-                self._take_out(queue_class, of_owner.entries[room])
+            of_owner.admitted += 1
+            if room is not None and admitted == room:
+                self.set_room(queue_class, of_owner, room)
 
     def displace_of_owner(self, queue_class: QueueClass, entry: Entry, owner: str) -> None:
-        """Remove an entry from its class in such a pool; the next one of its owner takes its place."""
+        """Remove an entry from its class in such a pool. The next one of its owner takes its place when
+        ``set_room`` says so.
+        """
         self._remove_ready(entry, owner)
         of_owner = queue_class.owners[owner]
-        index, room = of_owner.entries.bisect_left(entry), of_owner.room
-        of_owner.entries.remove(entry)
-        if room is None or index < room:
+        if of_owner.remove(entry):
             self._take_out(queue_class, entry)
-            if room is not None and len(of_owner.entries) >= room:
-                self._let_in(queue_class, of_owner.entries[room - 1])
-        if not of_owner.entries:
+        if not of_owner.size:
             del queue_class.owners[owner]
-            del self.of_owner[owner][queue_class]
-            if not self.of_owner[owner]:
+            classes = self.of_owner[owner]
+            del classes[queue_class]
+            if not classes:
                 del self.of_owner[owner]
 
-    def set_room(self, queue_class: QueueClass, owner: str, room: int | None) -> None:
+    def set_room(self, queue_class: QueueClass, of_owner: OwnerEntries, room: int) -> None:
         """As many entries of an owner as this are in the class from now on."""
-        of_owner = queue_class.owners[owner]
-        before, after = of_owner.count_in(of_owner.room), of_owner.count_in(room)
         of_owner.room = room
-        if before == after:
-            return
+        before, after = of_owner.admitted, min(room, of_owner.size)
+        of_owner.admitted = after
         for entry in of_owner.entries[before:after]:
             self._let_in(queue_class, entry)
         for entry in of_owner.entries[after:before]:

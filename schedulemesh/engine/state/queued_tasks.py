@@ -11,6 +11,7 @@ from schedulemesh.domain.resources import UNIT, Resources, least
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.estimates import expected_total_s
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -75,6 +76,8 @@ class QueuedTask(QueueDetails, kw_only=True, omit_defaults=True, gc=False):
     number: int
     #: Its class while it may start; None: it is held, or waits for ``not_before`` or for other tasks.
     queue_class: QueueClass | None = None
+    #: Its place while it may start; see ``Queue.entry``.
+    entry: Entry | None = None
 
     @property
     def common(self) -> TaskSubmitted:

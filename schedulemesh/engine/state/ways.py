@@ -49,7 +49,7 @@ def ways_of_task(ledger: Ledger, task: QueuedTask) -> tuple[QueuedTask, ...]:
     if not has_ways(ledger, task.common):
         return (task,)
     return tuple(
-        msgspec.structs.replace(task, submission=submission)
+        msgspec.structs.replace(task, submission=submission, entry=None)
         for submission in ways_of(ledger, task.submission)
     )
 
