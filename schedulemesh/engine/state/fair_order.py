@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
 from math import inf
-from typing import NamedTuple
 
+import msgspec
 from sortedcontainers import SortedList
 
 #: (order value, number, task id): the smallest is the first.
 Entry = tuple[float, int, str]
 
+#: Order values of one owner of which each is kept once.
+_ORDERS = 16
 
-class ShareParts(NamedTuple):
+
+class ShareParts(msgspec.Struct, frozen=True, gc=False):
     """How the share of an owner develops until it holds more or less."""
 
     #: What it is at the time ``at``, in seconds since 1970.
@@ -55,15 +58,15 @@ class RankedPool:
 
     def decay_since(self, at: float) -> float:
         """By which factor past use has decayed since then."""
-        if self.half_life_s <= 0:
+        if self.half_life_s <= 0 or at >= self.at:
             return 1.0
-        return float(0.5 ** (max(0.0, self.at - at) / self.half_life_s))
+        return float(0.5 ** ((self.at - at) / self.half_life_s))
 
 
 class OwnerRank:
     """How much an owner has used of a pool, as a part of its quota."""
 
-    __slots__ = ("_parts", "_share", "_version", "owner", "pool")
+    __slots__ = ("_orders", "_parts", "_share", "_version", "owner", "pool")
 
     def __init__(self, pool: RankedPool, owner: str) -> None:
         self.pool, self.owner = pool, owner
@@ -71,6 +74,8 @@ class OwnerRank:
         self._share = 0.0
         #: The version of its pool for which ``_share`` holds.
         self._version = -1
+        #: What ``order`` has returned.
+        self._orders: dict[float, FairOrder] = {}
 
     @property
     def share(self) -> float:
@@ -83,6 +88,17 @@ class OwnerRank:
     def is_steady(self) -> bool:
         """Whether the share stays the same until the owner holds more or less."""
         return (self._parts or self._renew()).is_steady
+
+    def order(self, value: float) -> FairOrder:
+        """An order value of a task of the owner; for equal values mostly the same object, which is compared
+        faster.
+        """
+        order = self._orders.get(value)
+        if order is None:
+            if len(self._orders) >= _ORDERS:
+                self._orders.clear()
+            order = self._orders[value] = FairOrder.of(value, self)
+        return order
 
     def _renew(self) -> ShareParts:
         parts = self._parts
@@ -168,70 +184,115 @@ _ROUNDING = 1 - 1e-9
 _LEAST_DECAY = 0.9
 
 
+class _OwnerFirsts:
+    """The first entries of the classes of one owner; or those that were moved to the front, which are
+    nobody's.
+    """
+
+    __slots__ = ("entries", "is_steady", "key", "rank")
+
+    def __init__(self, rank: OwnerRank | None) -> None:
+        #: None: they were moved to the front.
+        self.rank = rank
+        #: (order value, number, task id) of each, sorted.
+        self.entries: list[Entry] = []
+        #: The key under which the owner is in one of the two lists of ``FairFirsts``, and whether that is the
+        #: one of shares that stay the same; None: it is in none.
+        self.key: _SortKey | None = None
+        self.is_steady = True
+
+    @property
+    def current_key(self) -> _SortKey:
+        """The sort key of its first entry; there has to be one."""
+        return (-inf if self.rank is None else self.rank.share, *self.entries[0])
+
+
 class FairFirsts:
     """The first entries of the classes of a fair pool, in the order in which they are read.
 
-    Between two changes of what an owner holds its share stays the same, or falls at most by half in each
-    half-life. So an old sort key is a bound, and the first entry is found without computing all shares.
+    Owners are sorted by the key of their first entry. Between two changes of what an owner holds its share
+    stays the same, or falls at most by half in each half-life. So an old key is a bound, and the first entry
+    is found without computing all shares.
     """
 
     def __init__(self) -> None:
         #: By task id.
         self._entries: dict[str, Entry] = {}
-        #: Ids of the entries of each owner; those that were moved to the front are nobody's.
-        self._of_owner: dict[str | None, set[str]] = {}
-        #: The key under which an entry is in one of the two sorted lists; the others are in none yet.
-        self._keys: dict[str, _SortKey] = {}
-        #: Of owners whose shares stay the same, and of the others by the shares they once had.
+        #: By owner; None: those that were moved to the front.
+        self._of_owner: dict[str | None, _OwnerFirsts] = {}
+        #: Those whose key has to be found anew.
+        self._changed: dict[_OwnerFirsts, None] = {}
+        #: Keys of owners whose shares stay the same, and of the others by the shares they once had.
         self._steady: list[_SortKey] = []
         self._falling: list[_SortKey] = []
-        self._new: set[str] = set()
         #: The time of the oldest key among ``_falling``.
         self._since = inf
         #: What the ranks of the entries have in common; None: no entry has had a rank.
         self._pool: RankedPool | None = None
-        #: All entries in their order, at a version of their shares; None: not sorted since the last change.
+        #: The first entry, and all of them in their order, at a version of their shares; None: not looked for
+        #: since the last change.
+        self._first: Entry | None = None
+        self._first_at = -1
         self._sorted: list[Entry] | None = None
         self._sorted_at = -1
 
     def add(self, entry: Entry) -> None:
         """Add an entry."""
-        task_id, value = entry[-1], entry[0]
-        if isinstance(value, FairOrder):
-            self._pool = value.rank.pool
+        value, number, task_id = entry
+        rank = value.rank if isinstance(value, FairOrder) else None
+        owner = None if rank is None else rank.owner
+        of_owner = self._of_owner.get(owner)
+        if of_owner is None:
+            of_owner = self._of_owner[owner] = _OwnerFirsts(rank)
+            self._pool = self._pool if rank is None else rank.pool
+        elif not of_owner.entries:
+            of_owner.rank = rank  # its former one may be forgotten
         self._entries[task_id] = entry
-        self._of_owner.setdefault(_owner_of(entry), set()).add(task_id)
-        self._new.add(task_id)
-        self._sorted = None
+        insort(of_owner.entries, (float(value), number, task_id))
+        self._note_change(of_owner)
 
     def remove(self, entry: Entry) -> None:
         """Remove one."""
-        task_id = entry[-1]
-        owner = _owner_of(self._entries.pop(task_id))
-        self._of_owner[owner].discard(task_id)
-        if not self._of_owner[owner]:
-            del self._of_owner[owner]
-        self._take_out(task_id)
-        self._new.discard(task_id)
-        self._sorted = None
+        value, number, task_id = entry
+        owner = value.rank.owner if isinstance(value, FairOrder) else None
+        of_owner = self._of_owner[owner]
+        del self._entries[task_id]
+        entries = of_owner.entries
+        del entries[bisect_left(entries, (float(value), number, task_id))]
+        self._note_change(of_owner)
 
     def sort_anew(self, owner: str | None) -> None:
         """What an owner holds has changed; None: shares are computed in another way."""
-        task_ids = self._entries if owner is None else self._of_owner.get(owner, ())
-        for task_id in task_ids:
-            self._take_out(task_id)
-        self._new.update(task_ids)
+        changed = [*self._of_owner.values()] if owner is None else [self._of_owner.get(owner)]
+        for of_owner in changed:
+            if of_owner is not None:
+                self._note_change(of_owner)
+
+    def _note_change(self, of_owner: _OwnerFirsts) -> None:
+        self._changed[of_owner] = None
+        self._first = self._sorted = None
 
     def first(self) -> Entry:
         """The first entry; there has to be one."""
-        self._sort_in()
+        version = -1 if self._pool is None else self._pool.version
+        if self._first is None or self._first_at != version:
+            self._first, self._first_at = self._find_first(), version
+        return self._first
+
+    def _find_first(self) -> Entry:
+        if self._changed:
+            self._sort_in()
         best = self._steady[0] if self._steady else None
-        bound = self._decay() * _ROUNDING if self._falling else 1.0
-        for key in self._falling:
-            if best is not None and key[0] * bound > best[0]:
-                break
-            current = _sort_key(self._entries[key[-1]])
-            best = current if best is None else min(best, current)
+        if self._falling:
+            bound = self._decay() * _ROUNDING
+            if bound < _LEAST_DECAY:
+                self._renew_falling()
+                bound = _ROUNDING
+            for key in self._falling:
+                if best is not None and key[0] * bound > best[0]:
+                    break
+                current = self._owner_of(key).current_key
+                best = current if best is None or current < best else best
         if best is None:
             raise IndexError("there is no entry")
         return self._entries[best[-1]]
@@ -264,43 +325,40 @@ class FairFirsts:
         return len(self._entries)
 
     def _sort_in(self) -> None:
-        """Give keys to those that have none."""
-        for task_id in self._new:
-            entry = self._entries[task_id]
-            key = self._keys[task_id] = _sort_key(entry)
-            value = entry[0]
-            if not isinstance(value, FairOrder) or value.rank.is_steady:
-                insort(self._steady, key)
-            else:
-                insort(self._falling, key)
-                self._since = min(self._since, value.rank.pool.at)
-        self._new.clear()
-        if self._falling and self._decay() < _LEAST_DECAY:
-            entries = [self._entries[key[-1]] for key in self._falling]
-            self._falling = sorted(map(_sort_key, entries))
-            self._keys.update((key[-1], key) for key in self._falling)
-            self._since = inf if self._pool is None else self._pool.at
-
-    def _take_out(self, task_id: str) -> None:
-        key = self._keys.pop(task_id, None)
-        if key is None:
-            return
-        for keys in (self._steady, self._falling):
-            index = bisect_left(keys, key)
-            if index < len(keys) and keys[index] == key:
-                del keys[index]
-                break
+        """Give other keys to those that have changed."""
+        for of_owner in self._changed:
+            if of_owner.key is not None:
+                keys = self._steady if of_owner.is_steady else self._falling
+                del keys[bisect_left(keys, of_owner.key)]
+            rank = of_owner.rank
+            if not of_owner.entries:
+                del self._of_owner[None if rank is None else rank.owner]
+                continue
+            key = of_owner.key = of_owner.current_key
+            of_owner.is_steady = rank is None or rank.is_steady
+            insort(self._steady if of_owner.is_steady else self._falling, key)
+            if rank is not None and not of_owner.is_steady:
+                self._since = min(self._since, rank.pool.at)
+        self._changed.clear()
         if not self._falling:
             self._since = inf
+
+    def _renew_falling(self) -> None:
+        """Compute all keys of ``_falling`` anew."""
+        owners = [self._owner_of(key) for key in self._falling]
+        for of_owner in owners:
+            of_owner.key = of_owner.current_key
+        self._falling = sorted(of_owner.key for of_owner in owners if of_owner.key is not None)
+        self._since = inf if self._pool is None else self._pool.at
+
+    def _owner_of(self, key: _SortKey) -> _OwnerFirsts:
+        """The owner whose key this is."""
+        value = self._entries[key[-1]][0]
+        return self._of_owner[value.rank.owner if isinstance(value, FairOrder) else None]
 
     def _decay(self) -> float:
         """By which factor the shares of ``_falling`` may have fallen since their keys were computed."""
         return 1.0 if self._pool is None else self._pool.decay_since(self._since)
-
-
-def _owner_of(entry: Entry) -> str | None:
-    """The owner whose share decides about an entry; None: it was moved to the front."""
-    return entry[0].rank.owner if isinstance(entry[0], FairOrder) else None
 
 
 class OwnedReady:

@@ -29,7 +29,7 @@ from schedulemesh.engine.state.arrays import Arrays
 from schedulemesh.engine.state.budgets import Budgets
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
-from schedulemesh.engine.state.fair_order import Entry, FairOrder
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.no_room import NoRoom
 from schedulemesh.engine.state.owners import Owners
@@ -528,7 +528,7 @@ class Queue:
         value = order_value(task, self.policy)
         if self.owners.fair and task.pool_name in self.owners.fair:
             rank = self.owners.rank_of(task.pool_name, task.common_spec.owner)
-            value = FairOrder.of(value, rank)
+            value = rank.order(value)
         return (value, task.number, task.task_id)
 
     def entry_now(self, submission: TaskSubmitted, now: float) -> Entry | None:
