@@ -442,7 +442,7 @@ def _merge(
     total = dict(amounts)
     for name, amount in other:
         total[name] = total.get(name, 0) + sign * amount
-    return tuple(sorted((name, amount) for name, amount in total.items() if amount))
+    return _without_zeros(total, len(amounts))
 
 
 def without(
@@ -453,10 +453,15 @@ def without(
     for other in others:
         for name, units in other:
             remaining[name] = remaining.get(name, 0) - units
-    rest = [pair for pair in remaining.items() if pair[1]]
-    if len(remaining) > len(amounts):
-        rest.sort()
-    return tuple(rest)
+    return _without_zeros(remaining, len(amounts))
+
+
+def _without_zeros(units: dict[str, int], sorted_count: int) -> tuple[tuple[str, int], ...]:
+    """Amounts that are not zero, sorted by name, of which the first ones are sorted already."""
+    pairs = units.items()
+    if 0 in units.values():
+        pairs = {name: amount for name, amount in pairs if amount}.items()
+    return tuple(sorted(pairs) if len(units) > sorted_count else pairs)
 
 
 def _clip(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:

@@ -336,10 +336,13 @@ def _before_all_passed(state: MeshState, waiting: QueuedTask, value: float) -> f
     """In a fair pool an order value before those of all tasks with more priority that a task passes, so that
     none of them evicts it for having waited; None: it passes none.
     """
+    outranking = _outranking(state, waiting)
+    if not outranking:
+        return None
     entry = state.queue.entry(waiting)
     passed = [
         float(queue_class.entries[behind][0])
-        for queue_class in _outranking(state, waiting)
+        for queue_class in outranking
         if (behind := queue_class.entries.bisect_right(entry)) < len(queue_class.entries)
     ]
     return nextafter(min(value, *passed), -inf) if passed else None
@@ -349,10 +352,12 @@ def _outranking(state: MeshState, task: QueuedTask) -> list[QueueClass]:
     """The classes of its pool whose tasks have a higher priority than a task, or come before it by a label
     rule.
     """
-    classes = state.queue.pools[task.pool_name].classes.values()
-    ranks, priority, labels = state.preemption.ranks, task.spec.priority, task.spec.labels
+    pool, ranks = state.queue.pools[task.pool_name], state.preemption.ranks
+    spec = task.common_spec
+    priority, labels = spec.priority, spec.labels
     if not ranks.ranks:
-        return [c for c in classes if c.priority > priority]
+        return [c for p, classes in pool.by_priority.items() if p > priority for c in classes]
+    classes = pool.classes.values()
     return [c for c in classes if c.priority > priority or ranks.rank(c.labels, labels)]
 
 

@@ -225,6 +225,9 @@ class Backfill:
         among the first few.
         """
         state = self._tx.state
+        pool = state.queue.pools.get(pool_name)
+        if pool is None or not pool.firsts or pool.firsts[0] >= entry:
+            return None
         for first in islice(state.queue.firsts_of(pool_name), _FIRSTS):
             if state.queue.entry(first) >= entry:
                 return None

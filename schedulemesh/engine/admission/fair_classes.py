@@ -6,97 +6,137 @@ has the place of the task that comes first in it, whatever its owner has used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import inf
 
 from schedulemesh.engine.state.fair_order import Entry
-from schedulemesh.engine.state.queue_classes import QueueClass
+from schedulemesh.engine.state.queue_classes import AskedClasses, QueueClass
 from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Before every place.
 _FIRST: Entry = (-inf, 0, "")
 
+#: Those of the classes that ask for the same which a pass serves.
+Served = dict[AskedClasses, Collection[QueueClass]]
+
 
 class FairClasses:
     """The classes of a fair pool in their order, which changes with every fact."""
 
     def __init__(
-        self,
-        tx: Transaction,
-        pool_name: str,
-        classes: list[QueueClass],
-        later: dict[QueueClass, Entry],
+        self, tx: Transaction, pool_name: str, served: Served, later: dict[QueueClass, Entry]
     ) -> None:
         self.pool_name = pool_name
-        self._tx, self._classes, self._later = tx, dict.fromkeys(classes), later
-        self._facts = -1
+        self._tx, self._served, self._later = tx, served, later
+        #: What is opened after this is not served.
+        self._opened = tx.state.queue.opened
+        #: Those that are served no more.
+        self._dropped: set[QueueClass] = set()
+        #: How many facts there were when this order was found out.
+        self.facts = -1
         #: Nobody waits for extra members, so that they are not among the firsts of the pool.
-        self._extra = [c for c in classes if c.extra]
+        self._extra: list[QueueClass] = []
+        for alike, classes in served.items():
+            if alike.extra:
+                self._extra += [c for c in classes if c.extra]
         #: The first tasks of the pool's classes, behind that of the class ``_first_of_firsts``; None: they
         #: are not looked at yet.
         self._firsts: Iterator[QueuedTask] | None = None
         self._first_of_firsts: QueueClass | None = None
         self._first: QueueClass | None = None
-        #: What the classes ask for that are short of quota, and are passed over. They keep the place of their
-        #: pool among others: the latest place of one that was passed over.
-        self._short: set[int] = set()
+        #: Classes that are short of quota, and are passed over. They keep the place of their pool among
+        #: others: the latest place of one that was passed over.
+        self._short: set[AskedClasses] = set()
         self.passed = _FIRST
 
-    @property
-    def is_outdated(self) -> bool:
-        """Whether there were facts since the order was found out: other classes may come first, or be short
-        of quota.
-        """
-        return self._facts != len(self._tx.facts)
+    def begin_anew(self) -> None:
+        """There were facts: other classes may come first, or be short of quota."""
+        self.facts, self.passed = len(self._tx.facts), _FIRST
+        self._first = self._first_of_firsts = self._firsts = None
 
-    @property
     def first(self) -> QueueClass | None:
         """The class that is served next; None: none."""
-        if self.is_outdated:
-            self._facts, self.passed = len(self._tx.facts), _FIRST
-            self._first = self._first_of_firsts = self._firsts = None
-        if self._first is None and self._classes:
+        if self._first is None and self._served:
             self._first = self._next()
         return self._first
 
-    def pass_over(self, is_short: Callable[[QueueClass], bool]) -> list[QueueClass]:
-        """Pass over the classes that are short of quota, which depends on what they ask for alone; returns
-        them.
+    def pass_over(
+        self,
+        is_short: Callable[[QueueClass], bool],
+        has_room: Callable[[QueueClass], bool] | None,
+        *,
+        by_place: bool,
+    ) -> None:
+        """Pass over the classes that are short of quota, which depends on what they ask for alone, and have
+        no pass try them until some becomes free; without those that have no room (None: all may have some).
+        ``by_place``: that depends on ``QueueClass.on_nodes`` alone, where it is not empty.
         """
-        one_of_each = {id(c.asked): c for c in self._classes}
-        self._short = {key for key, c in one_of_each.items() if c.entries and is_short(c)}
-        if not self._short:
-            return []
-        short = [c for c in self._classes if id(c.asked) in self._short]
-        if len(short) == len(self._classes):
-            self._classes.clear()
-        return short
+        self._short, is_all_short = set(), True
+        is_unchanged = self._opened == self._tx.state.queue.opened
+        for alike, served in self._served.items():
+            one = next(iter(served), None)
+            if one is None or not one.entries or self._dropped or not is_unchanged:
+                one = self._any_of(served)
+                if one is None:
+                    continue
+            if not is_short(one):
+                is_all_short = False
+                continue
+            self._short.add(alike)
+            is_alike = has_room is None or (by_place and _same_place(one, served))
+            if is_unchanged and is_alike and served is alike.open:
+                if has_room is None or has_room(one):
+                    alike.close_others(self._dropped)
+            elif alike.open:
+                self._close(alike, served, has_room)
+        if is_all_short:
+            self._served = {}
+
+    def _close(
+        self,
+        alike: AskedClasses,
+        served: Collection[QueueClass],
+        has_room: Callable[[QueueClass], bool] | None,
+    ) -> None:
+        """Have no pass try those of these classes that are served and have room."""
+        for queue_class in list(served):
+            if self._is_served(queue_class) and (has_room is None or has_room(queue_class)):
+                alike.close(queue_class)
 
     def drop(self, queue_class: QueueClass) -> None:
         """Serve a class no more."""
-        del self._classes[queue_class]
+        self._dropped.add(queue_class)
         self._first = None
 
     def sort_anew(self) -> None:
         """Another task of a class is served next."""
         self._first = None
 
+    def _any_of(self, classes: Collection[QueueClass]) -> QueueClass | None:
+        """One of these classes that is served, and has entries; None: there is none."""
+        return next(filter(self._serves, classes), None)
+
     def _next(self) -> QueueClass | None:
         """The class whose next task comes first."""
+        queue_class = self._next_of_firsts()
+        if not self._extra and not self._later:
+            return queue_class
         elsewhere = [(c.first, c) for c in self._extra if self._serves(c) and c not in self._later]
         elsewhere += [(entry, c) for c, entry in self._later.items() if self._serves(c)]
-        queue_class = self._next_of_firsts()
         if queue_class is not None and elsewhere:
             elsewhere.append((queue_class.first, queue_class))
         return min(elsewhere, key=_entry_of)[1] if elsewhere else queue_class
 
     def _next_of_firsts(self) -> QueueClass | None:
         """The class whose first task comes first, of those whose first task is served next."""
-        queue = self._tx.state.queue
-        if self._firsts is None:
-            self._firsts = queue.firsts_of(self.pool_name)
         queue_class = self._first_of_firsts
+        if self._firsts is None:
+            queue = self._tx.state.queue
+            first = queue.first_of(self.pool_name)
+            if first is not None and first.queue_class and self._serves_first(first.queue_class):
+                return first.queue_class
+            self._firsts = queue.firsts_of(self.pool_name)
         while queue_class is None or not self._serves_first(queue_class):
             task = next(self._firsts, None)
             if task is None:
@@ -106,16 +146,28 @@ class FairClasses:
 
     def _serves_first(self, queue_class: QueueClass) -> bool:
         """Whether the first task of a class is served next when it is its turn; it is dropped if not."""
-        if queue_class not in self._classes or queue_class in self._later:
+        if queue_class in self._later or not self._is_served(queue_class):
             return False
-        if id(queue_class.asked) not in self._short:
+        if queue_class.alike not in self._short:
             return True
         self.passed = max(self.passed, plain(queue_class.first))
-        del self._classes[queue_class]
+        self._dropped.add(queue_class)
         return False
 
     def _serves(self, queue_class: QueueClass) -> bool:
-        return queue_class in self._classes and bool(queue_class.entries)
+        return self._is_served(queue_class) and bool(queue_class.entries)
+
+    def _is_served(self, queue_class: QueueClass) -> bool:
+        alike = queue_class.alike
+        if alike is None or queue_class in self._dropped or queue_class.opened > self._opened:
+            return False
+        return queue_class in self._served.get(alike, ())
+
+
+def _same_place(one: QueueClass, classes: Collection[QueueClass]) -> bool:
+    """Whether all of these classes run on a node, with the same needs and labels as one of them."""
+    places = one.on_nodes
+    return bool(places) and not [c for c in classes if c.on_nodes is not places]
 
 
 def _entry_of(place: tuple[Entry, QueueClass]) -> Entry:

@@ -43,7 +43,7 @@ from schedulemesh.engine.admission.decide import (
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evicting_starts import Tried, start_with_evictions
 from schedulemesh.engine.admission.evictions import may_take_back
-from schedulemesh.engine.admission.fair_classes import FairClasses, plain
+from schedulemesh.engine.admission.fair_classes import FairClasses, Served, plain
 from schedulemesh.engine.admission.needs import (
     can_be_paid,
     groups_asked,
@@ -85,7 +85,7 @@ from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
-from schedulemesh.engine.state.queue_classes import QueueClass
+from schedulemesh.engine.state.queue_classes import AskedClasses, QueueClass
 from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
 from schedulemesh.engine.state.ways import has_ways, in_way, ways_of
@@ -330,11 +330,12 @@ class _Pass:
         by_usage = queue.policy.order == "dominant_share"
         only = self._only
         served = [c for c in queue.open if only is None or c.pool_name in only]
-        self._serve_all(served, self._usage if by_usage else None)
+        fair = self._open_fair_pools() if queue.fair_open else {}
+        self._serve_all(served, fair, self._usage if by_usage else None)
         borrowers, self._borrowers = self._borrowers or [], None
         borrowers += self._of_freed_trees()
         if borrowers:
-            self._serve_all(borrowers, self._share)
+            self._serve_all(*self._without_fair_pools(borrowers), self._share)
 
     def _of_freed_trees(self) -> list[QueueClass]:
         """The classes that were short of quota, and might borrow some of what was freed in their trees of
@@ -350,20 +351,22 @@ class _Pass:
                 for queue_class in closed:
                     need = None if pool_name in ledger.flavored else queue_class.need
                     if need is None or need.fits(usable) or ledger.holds:
-                        queue.open[queue_class] = None
+                        queue.open_class(queue_class)
                         opened.append(queue_class)
         queue.freed_trees.clear()
         return opened
 
     def _serve_all(
-        self, classes: list[QueueClass], share: Callable[[QueueClass], ShareKey] | None
+        self,
+        classes: list[QueueClass],
+        fair: dict[str, FairClasses],
+        share: Callable[[QueueClass], ShareKey] | None,
     ) -> None:
-        """Serve these classes: those with the lowest share first (None: all have the same), then in the order
-        of the queue; a fair pool is served in the order of its owners, at the place of its first task. Shares
-        only grow while tasks start, so one that has grown is put back.
+        """Serve these classes, and those of fair pools: those with the lowest share first (None: all have the
+        same), then in the order of the queue; a fair pool is served in the order of its owners, at the place
+        of its first task. Shares only grow while tasks start, so one that has grown is put back.
         """
-        fair = self._fair_pools(classes)
-        served = [c for c in classes if c.pool_name not in fair and c.entries]
+        served = [c for c in classes if c.entries]
         #: Of the fair pools, by the place of one of their classes in ``served``.
         fair_at: dict[int, FairClasses] = {}
         for fair_classes in fair.values():
@@ -403,25 +406,47 @@ class _Pass:
                 others_of_pool.drop(queue_class)
                 heappush(heap, (earlier_share, earlier_entry, number))
 
-    def _fair_pools(self, classes: list[QueueClass]) -> dict[str, FairClasses]:
-        """Those of these classes that are of fair pools, by pool."""
-        fair_names, fair = self._tx.state.owners.fair, dict[str, list[QueueClass]]()
-        for queue_class in classes if fair_names else ():
-            if queue_class.pool_name in fair_names:
-                of_pool = fair.get(queue_class.pool_name)
-                if of_pool is None:
-                    of_pool = fair[queue_class.pool_name] = []
-                of_pool.append(queue_class)
-        return {
-            name: FairClasses(self._tx, name, of_pool, self._later)
-            for name, of_pool in fair.items()
+    def _open_fair_pools(self) -> dict[str, FairClasses]:
+        """The classes of fair pools that the pass tries, by pool."""
+        queue, only, fair = self._tx.state.queue, self._only, dict[str, FairClasses]()
+        for pool_name in list(queue.fair_open):
+            pool = queue.pools.get(pool_name)
+            alike = pool.alike if pool is not None and pool.alike is not None else {}
+            served: Served = {}
+            for each in alike.values():
+                if each.open:
+                    served[each] = each.open
+            if not served:
+                del queue.fair_open[pool_name]
+            elif only is None or pool_name in only:
+                fair[pool_name] = FairClasses(self._tx, pool_name, served, self._later)
+        return fair
+
+    def _without_fair_pools(
+        self, classes: list[QueueClass]
+    ) -> tuple[list[QueueClass], dict[str, FairClasses]]:
+        """These classes without those of fair pools, and those by pool."""
+        others, by_pool = (
+            list[QueueClass](),
+            dict[str, dict[AskedClasses, dict[QueueClass, None]]](),
+        )
+        for queue_class in classes:
+            if queue_class.alike is None:
+                others.append(queue_class)
+            else:
+                of_pool = by_pool.setdefault(queue_class.pool_name, {})
+                of_pool.setdefault(queue_class.alike, {})[queue_class] = None
+        return others, {
+            name: FairClasses(self._tx, name, {**of_pool}, self._later)
+            for name, of_pool in by_pool.items()
         }
 
     def _first_of(self, fair_classes: FairClasses) -> QueueClass | None:
         """The class of a fair pool that is served next; None: none of it may start."""
-        if fair_classes.is_outdated:
+        if fair_classes.facts != len(self._tx.facts):
+            fair_classes.begin_anew()
             self._close_short(fair_classes)
-        return fair_classes.first
+        return fair_classes.first()
 
     def _close_short(self, fair_classes: FairClasses) -> None:
         """Serve those classes no more for which the pool's quota is short, each amount tried once for all its
@@ -429,8 +454,11 @@ class _Pass:
         """
         tx, pool_name = self._tx, fair_classes.pool_name
         ledger = tx.state.ledger
-        may_borrow = self._borrowers is not None and ledger.cohorts.neighbours(pool_name).names
-        if self._turn is not None or may_borrow or ledger.holds or is_strict(tx, pool_name):
+        spec = ledger.accounts[pool_name].spec
+        if self._turn is not None or ledger.holds or spec.queueing == "strict":
+            return
+        may_borrow = self._borrowers is not None and spec.cohort is not None
+        if may_borrow and ledger.cohorts.neighbours(pool_name).names:
             return
         queue = tx.state.queue
 
@@ -438,9 +466,9 @@ class _Pass:
             return not self._can_be_paid(queue.by_id[queue_class.first[-1]], queue_class)
 
         # As where each is tried by itself: what has no room stays open, and keeps the place of its pool.
-        short = fair_classes.pass_over(is_short)
-        is_room_known = queue.no_room or queue.no_group
-        queue.close(*(filter(self._has_room, short) if is_room_known else short))
+        may_lack_room = queue.no_group or queue.no_room
+        has_room = self._has_room if may_lack_room else None
+        fair_classes.pass_over(is_short, has_room, by_place=spec.groups is None)
 
     def _has_room(self, queue_class: QueueClass) -> bool:
         """False: the first task of a class has no room in any of its alternatives."""
@@ -688,10 +716,10 @@ class _Pass:
     def _can_be_paid(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """Whether there is quota for a task in any of its alternatives."""
         state, pool_name, client = self._tx.state, task.pool_name, task.submission.client
-        return any(
-            can_be_paid(state, pool_name, quota_need_of_submission(state, each), client)
-            for each in self._ways(queue_class, task.submission)
-        )
+        for each in self._ways(queue_class, task.submission):
+            if can_be_paid(state, pool_name, quota_need_of_submission(state, each), client):
+                return True
+        return False
 
     def _may_have_room(self, submission: TaskSubmitted) -> bool:
         """False: no node has room for a task in this one of its alternatives, or there is no group."""

@@ -70,7 +70,7 @@ def _owners(state: MeshState, pool_name: str, now: float) -> Iterator[ShareRow]:
     for owner in claims.keys() | waiting.keys():
         of_owner = claims.get(owner, [])
         amount = sum_of(of_owner)
-        usage = dominant_part(dict(amount.items()), spec.resources)
+        usage = dominant_part(dict(amount.items()), spec.resources.items())
         counts = owner in counted
         yield ShareRow(
             pool_name=pool_name,

@@ -14,7 +14,9 @@ def decayed_mean(
     if half_life_s <= 0:
         return {kind: float(units) for kind, units in amount.items()}
     past = 0.5 ** ((now - mean_at) / half_life_s) if now > mean_at else 1.0
-    decayed = {kind: units * past for kind, units in mean.items()}
+    decayed = {}
+    for kind, units in mean.items():  # faster than a comprehension before Python 3.12
+        decayed[kind] = units * past
     for kind, units in amount.items():
         decayed[kind] = decayed.get(kind, 0.0) + units * (1.0 - past)
     return decayed

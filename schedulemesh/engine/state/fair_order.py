@@ -66,10 +66,12 @@ class RankedPool:
 class OwnerRank:
     """How much an owner has used of a pool, as a part of its quota."""
 
-    __slots__ = ("_orders", "_parts", "_share", "_version", "owner", "pool")
+    __slots__ = ("_orders", "_parts", "_share", "_version", "is_steady", "owner", "pool")
 
     def __init__(self, pool: RankedPool, owner: str) -> None:
         self.pool, self.owner = pool, owner
+        #: Whether the share, when it was asked for last, stays the same until the owner holds more or less.
+        self.is_steady = True
         self._parts: ShareParts | None = None
         self._share = 0.0
         #: The version of its pool for which ``_share`` holds.
@@ -84,11 +86,6 @@ class OwnerRank:
             self._renew()
         return self._share
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether the share stays the same until the owner holds more or less."""
-        return (self._parts or self._renew()).is_steady
-
     def order(self, value: float) -> FairOrder:
         """An order value of a task of the owner; for equal values mostly the same object, which is compared
         faster.
@@ -100,15 +97,14 @@ class OwnerRank:
             order = self._orders[value] = FairOrder.of(value, self)
         return order
 
-    def _renew(self) -> ShareParts:
+    def _renew(self) -> None:
         parts = self._parts
         if parts is None or not (parts.is_steady or parts.is_past):
             parts = self._parts = self.pool.parts_of(self.owner)
         self._share = parts.share
-        if parts.is_past:
+        if parts.is_past and self.pool.at > parts.at:
             self._share *= self.pool.decay_since(parts.at)
-        self._version = self.pool.version
-        return parts
+        self._version, self.is_steady = self.pool.version, parts.is_steady
 
     def forget(self) -> None:
         """Compute the share anew: what the owner holds has changed."""
@@ -249,7 +245,7 @@ class FairFirsts:
             of_owner.rank = rank  # its former one may be forgotten
         self._entries[task_id] = entry
         insort(of_owner.entries, (float(value), number, task_id))
-        self._note_change(of_owner)
+        self._changed[of_owner] = self._first = self._sorted = None
 
     def remove(self, entry: Entry) -> None:
         """Remove one."""
@@ -259,17 +255,14 @@ class FairFirsts:
         del self._entries[task_id]
         entries = of_owner.entries
         del entries[bisect_left(entries, (float(value), number, task_id))]
-        self._note_change(of_owner)
+        self._changed[of_owner] = self._first = self._sorted = None
 
     def sort_anew(self, owner: str | None) -> None:
         """What an owner holds has changed; None: shares are computed in another way."""
-        changed = [*self._of_owner.values()] if owner is None else [self._of_owner.get(owner)]
-        for of_owner in changed:
-            if of_owner is not None:
-                self._note_change(of_owner)
-
-    def _note_change(self, of_owner: _OwnerFirsts) -> None:
-        self._changed[of_owner] = None
+        if owner is None:
+            self._changed.update(dict.fromkeys(self._of_owner.values()))
+        elif (of_owner := self._of_owner.get(owner)) is not None:
+            self._changed[of_owner] = None
         self._first = self._sorted = None
 
     def first(self) -> Entry:
@@ -284,7 +277,9 @@ class FairFirsts:
             self._sort_in()
         best = self._steady[0] if self._steady else None
         if self._falling:
-            bound = self._decay() * _ROUNDING
+            pool, bound = self._pool, _ROUNDING
+            if pool is not None and pool.at > self._since:
+                bound *= pool.decay_since(self._since)
             if bound < _LEAST_DECAY:
                 self._renew_falling()
                 bound = _ROUNDING
@@ -334,11 +329,14 @@ class FairFirsts:
             if not of_owner.entries:
                 del self._of_owner[None if rank is None else rank.owner]
                 continue
-            key = of_owner.key = of_owner.current_key
+            key = of_owner.key = (-inf if rank is None else rank.share, *of_owner.entries[0])
             of_owner.is_steady = rank is None or rank.is_steady
-            insort(self._steady if of_owner.is_steady else self._falling, key)
-            if rank is not None and not of_owner.is_steady:
-                self._since = min(self._since, rank.pool.at)
+            if rank is None or rank.is_steady:
+                insort(self._steady, key)
+                continue
+            insort(self._falling, key)
+            if rank.pool.at < self._since:
+                self._since = rank.pool.at
         self._changed.clear()
         if not self._falling:
             self._since = inf
@@ -355,10 +353,6 @@ class FairFirsts:
         """The owner whose key this is."""
         value = self._entries[key[-1]][0]
         return self._of_owner[value.rank.owner if isinstance(value, FairOrder) else None]
-
-    def _decay(self) -> float:
-        """By which factor the shares of ``_falling`` may have fallen since their keys were computed."""
-        return 1.0 if self._pool is None else self._pool.decay_since(self._since)
 
 
 class OwnedReady:

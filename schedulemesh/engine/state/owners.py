@@ -43,21 +43,11 @@ class OwnerUse(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """
         return decayed_mean(self.mean, self.mean_at, self.held, now, half_life_s)
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether of no kind they have held more on average than they hold now, so that their share stays the
-        same until they hold more or less.
-        """
-        amounts = dict(self.held.items())
-        for kind, units in self.mean.items():  # noqa: SIM110  # faster, and asked often
-            if units > amounts.get(kind, 0):
-                return False
-        return True
-
     def remember(self, at: float, half_life_s: float) -> None:
         """Have the mean include what they have held until this time."""
-        self.mean = self.mean_until(at, half_life_s)
-        self.mean_at = max(self.mean_at, at)
+        self.mean = decayed_mean(self.mean, self.mean_at, self.held, at, half_life_s)
+        if at > self.mean_at:
+            self.mean_at = at
 
 
 class Owners:
@@ -66,6 +56,8 @@ class Owners:
     def __init__(self) -> None:
         #: The definitions of the pools that count owners.
         self.pools: dict[str, PoolSpec] = {}
+        #: Their quotas, each kind with its units.
+        self.quotas: dict[str, tuple[tuple[str, int], ...]] = {}
         #: Those of them in which the owner comes first who has used least.
         self.fair: set[str] = set()
         #: Those that limit what owners hold, or how many of their tasks run or wait.
@@ -89,7 +81,7 @@ class Owners:
         if not spec.counts_owners:
             self.forget(spec.name)
             return True
-        self.pools[spec.name] = spec
+        self.pools[spec.name], self.quotas[spec.name] = spec, spec.resources.items()
         (self.fair.add if spec.is_fair else self.fair.discard)(spec.name)
         (self.limited.add if spec.owner_limits else self.limited.discard)(spec.name)
         self._limits.clear()
@@ -115,6 +107,7 @@ class Owners:
     def forget(self, pool_name: str) -> None:
         """Count the owners of a pool no more."""
         self.pools.pop(pool_name, None)
+        self.quotas.pop(pool_name, None)
         self.fair.discard(pool_name)
         self.limited.discard(pool_name)
         self._limits.clear()
@@ -145,13 +138,13 @@ class Owners:
         return parts.share * past
 
     def _parts_of(self, use: OwnerUse, pool_name: str, now: float) -> ShareParts:
-        quota = self.pools[pool_name].resources
-        if self.half_life_s <= 0 or use.is_steady:
-            return ShareParts(dominant_part(dict(use.held.items()), quota), now, True, False)
-        if not use.held:
+        quota, amounts = self.quotas[pool_name], dict(use.held.items())
+        if self.half_life_s <= 0 or _is_within(use.mean, amounts):
+            return ShareParts(dominant_part(amounts, quota), now, True, False)
+        if not amounts:
             return ShareParts(dominant_part(use.mean, quota), use.mean_at, False, True)
         mean = use.mean_until(now, self.half_life_s)
-        most = {kind: max(units, mean.pop(kind, 0.0)) for kind, units in use.held.items()}
+        most = {kind: max(units, mean.pop(kind, 0.0)) for kind, units in amounts.items()}
         return ShareParts(dominant_part({**mean, **most}, quota), now, False, False)
 
     def rank_of(self, pool_name: str, owner: str) -> OwnerRank:
@@ -206,8 +199,9 @@ class Owners:
         if use is None:
             use = uses[owner] = OwnerUse(mean_at=at)
         if spec.pool_name in self.fair:
-            self._remember(spec.pool_name, use, at)
-        use.held = use.held + spec.counted
+            self.changed_at[spec.pool_name] = at
+            use.remember(at, self.half_life_s)
+        use.held = use.held + (spec.resources if spec.flavor is None else spec.counted)
         use.running += 1
 
     def ended(self, agent: Agent, at: float) -> None:
@@ -218,16 +212,12 @@ class Owners:
         uses = self.uses[spec.pool_name]
         use = uses[owner]
         if spec.pool_name in self.fair:
-            self._remember(spec.pool_name, use, at)
-        use.held = use.held - spec.counted
+            self.changed_at[spec.pool_name] = at
+            use.remember(at, self.half_life_s)
+        use.held = use.held - (spec.resources if spec.flavor is None else spec.counted)
         use.running -= 1
         if len(uses) > _IDLE_OWNERS:
             self._forget_idle(uses, at)
-
-    def _remember(self, pool_name: str, use: OwnerUse, at: float) -> None:
-        """Remember what an owner of a fair pool has held until its use changes now."""
-        self.changed_at[pool_name] = at
-        use.remember(at, self.half_life_s)
 
     def _forget_idle(self, uses: dict[str, OwnerUse], at: float) -> None:
         """Forget half of the owners that hold nothing, of whose use least is left."""
@@ -284,6 +274,7 @@ class Owners:
         if name in self.pools:
             spec = self.pools.pop(name)
             self.pools[new_name] = msgspec.structs.replace(spec, name=new_name)
+            self.quotas[new_name] = self.quotas.pop(name)
             self.uses[new_name] = self.uses.pop(name)
             if name in self.changed_at:
                 self.changed_at[new_name] = self.changed_at.pop(name)
@@ -295,10 +286,20 @@ class Owners:
                     names.add(new_name)
 
 
-def dominant_part(amounts: Mapping[str, float], quota: Resources) -> float:
+def _is_within(mean: Mapping[str, float], amounts: Mapping[str, int]) -> bool:
+    """Whether of no kind more was held on average than is held now, so that the share stays the same until
+    more or less is held.
+    """
+    for kind, units in mean.items():  # noqa: SIM110  # faster, and asked often
+        if units > amounts.get(kind, 0):
+            return False
+    return True
+
+
+def dominant_part(amounts: Mapping[str, float], quota: Iterable[tuple[str, int]]) -> float:
     """The largest part that these amounts are of a quota, over all kinds of which it has any."""
     largest = 0.0
-    for kind, units in quota.items():
+    for kind, units in quota:
         part = amounts.get(kind, 0) / units
         if part > largest:
             largest = part

@@ -29,14 +29,13 @@ from schedulemesh.engine.state.arrays import Arrays
 from schedulemesh.engine.state.budgets import Budgets
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
-from schedulemesh.engine.state.fair_order import Entry
+from schedulemesh.engine.state.fair_order import Entry, FairFirsts
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.no_room import NoRoom
 from schedulemesh.engine.state.owners import Owners
 from schedulemesh.engine.state.queue_classes import ClassKey, OwnerEntries, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 from schedulemesh.engine.state.queued_tasks import FRONT, QueuedTask, Reservation, order_value
-
 
 #: What an owner has of whom nothing waits.
 _NO_ENTRIES: Mapping[QueueClass, OwnerEntries] = {}
@@ -88,9 +87,15 @@ class Queue:
         self.pools: dict[str, PoolQueue] = {}
         #: The task whose agent will have this name.
         self.agent_names: dict[str, str] = {}
-        #: Classes that the next pass tries; the others were short of quota, and none was freed since. This
-        #: and the next four only spare work: to know less is slower, and changes no decision.
+        #: Classes that the next pass tries; the others were short of quota, and none was freed since. Those
+        #: of fair pools are not here. This and the next six only spare work: to know less is slower, and
+        #: changes no decision.
         self.open: dict[QueueClass, None] = {}
+        #: Fair pools in which there may be such classes: which, they note by what the classes ask for.
+        self.fair_open: dict[str, None] = {}
+        #: How many classes were opened by themselves, so that a pass leaves out those that are opened while
+        #: it lasts.
+        self.opened = 0
         #: The roots of the trees of cohorts in which quota was freed since the last pass.
         self.freed_trees: set[str] = set()
         #: What single agents asked for that fitted on no node, since room was freed last.
@@ -231,8 +236,8 @@ class Queue:
         )
 
     def remove(self, task_id: str, *, starts: bool = False) -> QueuedTask:
-        """Remove a task. ``starts``: its owner holds more from now on; ``note_use`` follows at once, and finds
-        out which of its tasks may start then.
+        """Remove a task. ``starts``: its owner holds more from now on; ``note_use`` follows at once, and has
+        those of its tasks in their classes that may start then.
         """
         task = self.by_id.pop(task_id)
         spec = task.common_spec
@@ -302,7 +307,7 @@ class Queue:
             self._expiring.add((task.expires_at, task.task_id))
         self._enter(task)
         if task.queue_class is not None:
-            self.open[task.queue_class] = None
+            self.open_class(task.queue_class)
             self.changed = True
 
     def number_of(self, spec: TaskSpec) -> int:
@@ -363,7 +368,7 @@ class Queue:
             return
         self._enter(task)
         if task.queue_class is not None:
-            self.open[task.queue_class] = None
+            self.open_class(task.queue_class)
             self.changed = True
 
     def limit(self, task_id: str, max_run_s: float | None) -> None:
@@ -422,24 +427,46 @@ class Queue:
     def reopen(self, pool_name: str) -> None:
         """Have the next pass try all classes of a pool."""
         pool = self.pools.get(pool_name)
-        if pool is not None:
+        if pool is None:
+            return
+        self.changed = True
+        if pool.alike is None:
             self.open.update(dict.fromkeys(pool.classes.values()))
-            self.changed = True
+            return
+        self.fair_open[pool_name] = None
+        for alike in pool.alike.values():
+            alike.open_all()
+
+    def open_class(self, queue_class: QueueClass) -> None:
+        """Have passes try a class. Whether there is to be another pass for it is ``changed``."""
+        self.opened += 1
+        queue_class.opened = self.opened
+        if queue_class.alike is None:
+            self.open[queue_class] = None
+        else:
+            queue_class.alike.open[queue_class] = None
+            self.fair_open[queue_class.pool_name] = None
 
     def closed_of(self, pool_name: str) -> list[QueueClass]:
         """The classes of a pool that no pass tries."""
         pool = self.pools.get(pool_name)
-        return [] if pool is None else [c for c in pool.classes.values() if c not in self.open]
+        if pool is None:
+            return []
+        if pool.alike is None:
+            return [c for c in pool.classes.values() if c not in self.open]
+        return [c for alike in pool.alike.values() for c in alike.classes if c not in alike.open]
 
     def reopen_all(self) -> None:
         """Have the next pass try all classes."""
         for pool_name in self.pools:
             self.reopen(pool_name)
 
-    def close(self, *classes: QueueClass) -> None:
-        """The pool's quota is short for these classes: no pass tries them until some becomes free."""
-        for queue_class in classes:
+    def close(self, queue_class: QueueClass) -> None:
+        """The pool's quota is short for a class: no pass tries it until some becomes free."""
+        if queue_class.alike is None:
             self.open.pop(queue_class, None)
+        else:
+            queue_class.alike.close(queue_class)
 
     def first_of(self, pool_name: str) -> QueuedTask | None:
         """The first task of a pool that may start; extra members are passed over. None: there is none."""
@@ -607,7 +634,7 @@ class Queue:
         queue_class = pool.classes.get(key) or pool.withheld.get(key)
         if queue_class is None:
             queue_class = pool.new_class(key)
-            self.open[queue_class] = None
+            self.open_class(queue_class)
             self.changed = True
         return queue_class
 
@@ -627,9 +654,8 @@ class Queue:
         if self.policy.promote_after_s:
             self.long_waits.discard(task.queued_at, entry[-1])
         if not queue_class.entries and queue_class.is_empty:
-            pool.classes.pop(queue_class.key, None)
-            pool.withheld.pop(queue_class.key, None)
-            self.close(queue_class)
+            pool.remove_class(queue_class)
+            self.open.pop(queue_class, None)
 
     def _leave_as_owned(
         self, pool: PoolQueue, queue_class: QueueClass, entry: Entry, owner: str, *, starts: bool
@@ -672,14 +698,14 @@ class Queue:
 
     def _note_withheld(self, pool: PoolQueue, queue_class: QueueClass) -> None:
         """Have passes try a class as long as not all of its entries are withheld."""
-        key = queue_class.key
-        if not queue_class.entries and key in pool.classes:
-            pool.withheld[key] = pool.classes.pop(key)
-            self.close(queue_class)
-        elif queue_class.entries and key in pool.withheld:
-            pool.classes[key] = pool.withheld.pop(key)
-            self.open[queue_class] = None
-            self.changed = True
+        if queue_class.entries:
+            if pool.withheld and queue_class.key in pool.withheld:
+                pool.withhold_no_more(queue_class)
+                self.open_class(queue_class)
+                self.changed = True
+        elif queue_class.key in pool.classes:
+            pool.withhold(queue_class)
+            self.open.pop(queue_class, None)
 
     def forget_ways(self, pool_name: str) -> None:
         """The flavors of a pool have changed, and with them the ways in which its tasks may run."""
@@ -694,8 +720,8 @@ class Queue:
         pool = self.pools.get(pool_name)
         if pool_name in self.owners.fair:
             self.owners.rank_anew(pool_name, owner, () if pool is None else pool.of_owner)
-            if pool is not None:
-                pool.sort_firsts(owner)
+            if pool is not None and isinstance(pool.firsts, FairFirsts):
+                pool.firsts.sort_anew(owner)
         if pool is None or pool_name not in self.owners.limited:
             return
         for queue_class, of_owner in pool.of_owner.get(owner, _NO_ENTRIES).items():
@@ -711,8 +737,9 @@ class Queue:
     def rank_owners(self, pool_name: str) -> None:
         """Have the owners of a fair pool come in another order, as past use counts in another way."""
         self.owners.rank_all_anew(pool_name)
-        if (pool := self.pools.get(pool_name)) is not None:
-            pool.sort_firsts(None)
+        pool = self.pools.get(pool_name)
+        if pool is not None and isinstance(pool.firsts, FairFirsts):
+            pool.firsts.sort_anew(None)
 
     def sort_anew(self, pool_name: str) -> None:
         """The pool counts owners in another way than before."""
@@ -722,7 +749,7 @@ class Queue:
         pool = self.pools[pool_name] = PoolQueue(is_fair=self.owners.is_fair(pool_name))
         pool.later, pool.later_of_owner = before.later, before.later_of_owner
         for queue_class in before.classes.values():
-            self.close(queue_class)
+            self.open.pop(queue_class, None)
         for task in [self.by_id[task_id] for *_, task_id in before.ready]:
             self.long_waits.discard(task.queued_at, task.task_id)
             self._enter(task)

@@ -7,7 +7,7 @@ not wait, until the owner has room for them. So an owner at its limit keeps nobo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from math import inf
 
@@ -48,9 +48,6 @@ Asked = tuple[Resources | None, NodeLabels, tuple[Alternative, ...], str]
 #: Labels of nodes, and what is asked for on one of them, for each way of running.
 Places = tuple[tuple[NodeLabels, Resources], ...]
 
-#: What classes asked for that are gone, beyond twice as much as there are classes, at which it is forgotten.
-_SPARE = 64
-
 
 class OwnerEntries:
     """The entries of one owner in a class, and how many of them may start by its limits."""
@@ -82,11 +79,52 @@ class OwnerEntries:
         return is_admitted
 
 
+class AskedClasses:
+    """The classes of a fair pool that ask for the same: quota is short for all of them, or for none. Without
+    those of which every entry is withheld.
+    """
+
+    __slots__ = ("classes", "extra", "open")
+
+    def __init__(self) -> None:
+        self.classes: dict[QueueClass, None] = {}
+        #: Those of extra members.
+        self.extra: dict[QueueClass, None] = {}
+        #: Those that the next pass tries, see ``Queue.open``; the same object as ``classes``: all.
+        self.open: dict[QueueClass, None] = self.classes
+
+    def add(self, queue_class: QueueClass) -> None:
+        """Add a class, which the next pass tries."""
+        self.classes[queue_class] = self.open[queue_class] = None
+        if queue_class.extra:
+            self.extra[queue_class] = None
+
+    def remove(self, queue_class: QueueClass) -> None:
+        """Remove a class."""
+        self.classes.pop(queue_class, None)
+        self.extra.pop(queue_class, None)
+        self.open.pop(queue_class, None)
+
+    def close(self, queue_class: QueueClass) -> None:
+        """Have no pass try one of them."""
+        if self.open is self.classes:
+            self.open = dict(self.classes)
+        self.open.pop(queue_class, None)
+
+    def close_others(self, left_open: Collection[QueueClass]) -> None:
+        """Have no pass try any but these."""
+        self.open = {one: None for one in left_open if one in self.open} if left_open else {}
+
+    def open_all(self) -> None:
+        """Have the next pass try all of them."""
+        self.open = self.classes
+
+
 class QueueClass:
     """Tasks of one pool that differ only in their order and duration: if one does not fit, none does."""
 
     __slots__ = (
-        "asked",
+        "alike",
         "entries",
         "exceeds",
         "extra",
@@ -94,6 +132,7 @@ class QueueClass:
         "labels",
         "need",
         "on_nodes",
+        "opened",
         "owners",
         "pool_name",
         "priority",
@@ -107,8 +146,10 @@ class QueueClass:
         self.labels: Labels = dict(key[6])
         #: What each of them asks for; None: what is usual in the pool.
         self.need = key[2]
-        #: The same object in all classes of a queue that ask for the same.
-        self.asked: Asked = (key[2], key[9], key[10], key[11])
+        #: Of a fair pool, all classes that ask for the same; None: the pool is not fair.
+        self.alike: AskedClasses | None = None
+        #: The number of classes that were opened by themselves until this one was; see ``Queue.opened``.
+        self.opened = 0
         #: Whether each of them alone exceeds its owner's limits.
         self.exceeds = key[-2]
         #: Whether they are extra members of elastic gangs, for which nobody waits.
@@ -127,6 +168,11 @@ class QueueClass:
     def forget_ways(self) -> None:
         """The ways in which its tasks may run have changed."""
         self.submissions, self.on_nodes = (), None
+
+    @property
+    def asked(self) -> Asked:
+        """What its tasks ask for, as far as payment depends on it."""
+        return (self.key[2], self.key[9], self.key[10], self.key[11])
 
     @property
     def each_labels(self) -> tuple[NodeLabels, ...]:
@@ -156,7 +202,8 @@ class PoolQueue:
     """The queue of one pool."""
 
     __slots__ = (
-        "_asked",
+        "alike",
+        "by_priority",
         "classes",
         "firsts",
         "later",
@@ -168,8 +215,10 @@ class PoolQueue:
 
     def __init__(self, *, is_fair: bool = False) -> None:
         self.classes: dict[ClassKey, QueueClass] = {}
-        #: See ``QueueClass.asked``.
-        self._asked: dict[Asked, Asked] = {}
+        #: The same by priority.
+        self.by_priority: dict[float, dict[QueueClass, None]] = {}
+        #: Of a fair pool, its classes by what they ask for; None: the pool is not fair.
+        self.alike: dict[Asked, AskedClasses] | None = {} if is_fair else None
         #: Classes of which every entry is withheld.
         self.withheld: dict[ClassKey, QueueClass] = {}
         #: The classes in which each owner has tasks, with these, where the pool counts owners.
@@ -196,13 +245,45 @@ class PoolQueue:
 
     def new_class(self, key: ClassKey) -> QueueClass:
         """Add a class without tasks."""
-        queue_class = self.classes[key] = QueueClass(key)
-        if len(self._asked) > 2 * (len(self.classes) + len(self.withheld)) + _SPARE:
-            self._asked = {}
-            for one in (*self.classes.values(), *self.withheld.values()):
-                one.asked = self._asked.setdefault(one.asked, one.asked)
-        queue_class.asked = self._asked.setdefault(queue_class.asked, queue_class.asked)
+        queue_class = QueueClass(key)
+        self._add_class(queue_class)
         return queue_class
+
+    def _add_class(self, queue_class: QueueClass) -> None:
+        self.classes[queue_class.key] = queue_class
+        self.by_priority.setdefault(queue_class.priority, {})[queue_class] = None
+        if self.alike is not None:
+            alike = self.alike.get(queue_class.asked)
+            if alike is None:
+                alike = self.alike[queue_class.asked] = AskedClasses()
+            queue_class.alike = alike
+            alike.add(queue_class)
+
+    def remove_class(self, queue_class: QueueClass) -> None:
+        """Remove a class that has no entries."""
+        if self.withheld.pop(queue_class.key, None) is None:
+            self._remove_class(queue_class)
+
+    def _remove_class(self, queue_class: QueueClass) -> None:
+        del self.classes[queue_class.key]
+        same_priority = self.by_priority[queue_class.priority]
+        del same_priority[queue_class]
+        if not same_priority:
+            del self.by_priority[queue_class.priority]
+        if queue_class.alike is not None and self.alike is not None:
+            queue_class.alike.remove(queue_class)
+            if not queue_class.alike.classes:
+                del self.alike[queue_class.asked]
+
+    def withhold(self, queue_class: QueueClass) -> None:
+        """Have a class, of which no entry may start, wait for that."""
+        self._remove_class(queue_class)
+        self.withheld[queue_class.key] = queue_class
+
+    def withhold_no_more(self, queue_class: QueueClass) -> None:
+        """Have one that has waited for that be among the others again."""
+        del self.withheld[queue_class.key]
+        self._add_class(queue_class)
 
     def in_order(self, begin: int, end: int | None) -> Iterator[str]:
         """The ids of the tasks from the place ``begin`` on, the first of all being 0, and before ``end``;
@@ -305,13 +386,6 @@ class PoolQueue:
             self.ready.remove(entry, owner)
         else:
             self.ready.remove(entry)
-
-    def sort_firsts(self, owner: str | None) -> None:
-        """Have the classes of a fair pool come in another order, as an owner has used more or less; None: as
-        past use counts in another way.
-        """
-        if isinstance(self.firsts, FairFirsts):
-            self.firsts.sort_anew(owner)
 
     def _let_in(self, queue_class: QueueClass, entry: Entry) -> None:
         entries = queue_class.entries
