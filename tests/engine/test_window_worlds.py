@@ -1,13 +1,14 @@
 """Random worlds with windows of maintenance and reservations keep what ``docs/calendar.md`` says.
 
-The oracle knows every opening of every window, written from the page. It checks each start, that nobody is
-evicted for a window too early or too late, that nodes are empty and closed exactly while a window is open,
-and that a task which waits alone for a node starts as soon as the page lets it. A twin that is restored from
-a snapshot decides the same.
+The oracle (``calendar_oracle``) knows every opening of every window, written from the page. It checks each
+start, that nobody is evicted for a window too early or too late, that nodes are empty and closed exactly while
+a window is open, and that a task which waits alone for a node starts as soon as the page lets it. A twin that
+is restored from a snapshot decides the same.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -19,73 +20,12 @@ from schedulemesh.engine.messages.facts import AgentAdmitted, EvictionStarted
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, differences, node, pool
+from tests.engine.calendar_oracle import Calendar, Whose, openings
 
 HOUR, DAY = 3600.0, 86_400.0
 BEGIN = 1_000_000.0
 #: Grace, saving and cancelling.
 LEAVING_S = 60.0
-PERIODS = {"": None, "daily": DAY, "weekly": 7 * DAY}
-
-
-class Oracle:
-    """What the page says, by brute force: every opening of a window in the time that a world lasts."""
-
-    def __init__(self):
-        self.windows = {}
-
-    def openings(self, window, until):
-        start, period = window.start, PERIODS[window.repeat]
-        while start <= until:
-            yield start, start + window.duration_s
-            if period is None:
-                return
-            start += period
-
-    def of_node(self, labels, node_id, pool_name="p"):
-        """The windows of a node that are not for tasks of this pool."""
-        return [
-            window
-            for window in self.windows.values()
-            if pool_name not in window.pools
-            and (not window.node_ids or node_id in window.node_ids)
-            and all(labels.get(key) == value for key, value in window.node_labels)
-        ]
-
-    def is_open(self, labels, node_id, at, pool_name="p", maintenance=False):
-        return any(
-            start <= at < end
-            for window in self.of_node(labels, node_id, pool_name)
-            if not (maintenance and window.pools)
-            for start, end in self.openings(window, at)
-        )
-
-    def may_start(self, labels, node_id, at, over_at, pool_name="p"):
-        """Whether a task that is over then, its end included, may start on a node; None: nobody knows."""
-        for window in self.of_node(labels, node_id, pool_name):
-            upcoming = [o for o in self.openings(window, at + 400 * DAY) if at < o[1]]
-            if not upcoming:
-                continue
-            start, _ = upcoming[0]
-            period = PERIODS[window.repeat]
-            never_fits = (
-                period is not None and over_at and over_at - at > period - window.duration_s
-            )
-            if over_at is None or never_fits:
-                if at >= start - window.notice_s:
-                    return False
-            elif over_at > start:
-                return False
-        return True
-
-    def leaves_at(self, labels, node_id, at, pool_name="p"):
-        """When what runs on a node is evicted for the next opening; None: never."""
-        starts = [
-            start
-            for window in self.of_node(labels, node_id, pool_name)
-            for start, end in self.openings(window, at + 400 * DAY)
-            if at < end
-        ]
-        return min(starts) - LEAVING_S if starts else None
 
 
 class World:
@@ -98,7 +38,7 @@ class World:
         self.mesh = Mesh(pool("p", cpu=100), pool("q", cpu=100), nodes=nodes)
         self.mesh.now = BEGIN
         self.mesh.policy(preemption_grace_s=10.0, save_timeout=30.0, cancel_timeout=20.0)
-        self.oracle = Oracle()
+        self.oracle = Calendar()
         self.runs = {}
         self.numbers = 0
         self.seen = len(self.mesh.facts)
@@ -171,7 +111,7 @@ class World:
         until = self.mesh.now + self.rng.choice([1.0, 300.0, HOUR, 6 * HOUR])
         times = {until}
         for window in self.oracle.windows.values():
-            for start, end in self.oracle.openings(window, until + DAY):
+            for start, end in itertools.islice(openings(window, self.mesh.now), 3):
                 times |= {start - LEAVING_S, start, end, start - window.notice_s}
         for at in sorted(time for time in times if self.mesh.now < time <= until):
             self.mesh.now = at
@@ -182,12 +122,8 @@ class World:
             self.check()
 
     def check(self):
-        mesh, now = self.mesh, self.mesh.now
-        self.oracle.windows = {
-            name: window
-            for name, window in self.oracle.windows.items()
-            if any(now < end for _, end in self.oracle.openings(window, now + 30 * DAY))
-        }
+        mesh = self.mesh
+        self.oracle.forget_past(mesh.now)
         for fact in mesh.facts[self.seen :]:
             if isinstance(fact, AgentAdmitted):
                 self.check_start(fact)
@@ -199,14 +135,15 @@ class World:
         name, node_id = fact.agent.name, fact.place.node_id
         run_s = self.runs[name]
         over_at = None if run_s is None else fact.at + run_s
-        args = (self.labels[node_id], node_id, fact.at, over_at, fact.agent.pool_name)
+        args = (self.labels[node_id], node_id, fact.at, over_at, Whose(fact.agent.pool_name))
         assert self.oracle.may_start(*args), name
 
     def check_eviction(self, fact):
         agent = self.mesh.state.agents.get(fact.task_id)
         if agent is not None and agent.node_id is not None:
-            node_id, pool_name = agent.node_id, agent.spec.pool_name
-            leaves_at = self.oracle.leaves_at(self.labels[node_id], node_id, fact.at, pool_name)
+            node_id, whose = agent.node_id, Whose(agent.spec.pool_name)
+            labels = self.labels[node_id]
+            leaves_at = self.oracle.leaves_at(labels, node_id, fact.at, LEAVING_S, whose)
             assert leaves_at is not None
             assert leaves_at <= fact.at
 
@@ -220,7 +157,8 @@ class World:
             one = mesh.state.cluster.nodes[node_id]
             assert one.cordoned == self.oracle.is_open(labels, node_id, now, maintenance=True)
             for agent in map(mesh.state.agents.get, one.allocations):
-                leaves_at = self.oracle.leaves_at(labels, node_id, now, agent.spec.pool_name)
+                whose = Whose(agent.spec.pool_name)
+                leaves_at = self.oracle.leaves_at(labels, node_id, now, LEAVING_S, whose)
                 may_run = leaves_at is None or now < leaves_at
                 assert may_run or not isinstance(agent.phase, Running)
         assert not mesh.state.cluster.set_aside
@@ -250,10 +188,10 @@ def test_windows_are_kept_as_the_page_says(seed):
 
 
 def may_start_anywhere(world, at, run_s, pool_name):
-    oracle = world.oracle
+    oracle, whose = world.oracle, Whose(pool_name)
     return any(
-        not oracle.is_open(labels, node_id, at, pool_name)
-        and oracle.may_start(labels, node_id, at, at + run_s, pool_name)
+        not oracle.is_open(labels, node_id, at, whose)
+        and oracle.may_start(labels, node_id, at, at + run_s, whose)
         for node_id, labels in world.labels.items()
     )
 
