@@ -116,12 +116,13 @@ fuzz: $(VENV)/.dev ## An HTTP storm (STORM_S=20), then every public call with ma
 	$(BIN)/python -m tests.integration.request_fuzz $(or $(FUZZ_CALLS),20000) $(FUZZ_SEED)
 
 # A fault that is found is reduced to its shortest form, which takes minutes: no test is ended before that.
-explore: $(VENV)/.dev ## New examples for every state machine; EXPLORE_EXAMPLES=1000, EXPLORE_SEED= to repeat a run
+explore: $(VENV)/.dev ## New examples for every state machine; EXPLORE_EXAMPLES=1000, EXPLORE_DAYS=365, EXPLORE_SEED= to repeat a run
 	@set -e; seed=$${EXPLORE_SEED:-$$$$}; echo "EXPLORE_SEED=$$seed"; \
 	SCHEDULEMESH_SEED=$$seed HYPOTHESIS_EXAMPLES=$(or $(EXPLORE_EXAMPLES),1000) HISTORIES_STIMULI=100000 \
 	    $(BIN)/python -m pytest --hypothesis-profile=explore --hypothesis-seed=$$seed --timeout=0 \
 	    $$(grep -rlE 'HYPOTHESIS_EXAMPLES|SCHEDULEMESH_SEED' tests); \
-	$(BIN)/python -m tests.runtime.stories --stories $(or $(EXPLORE_EXAMPLES),1000) --seed $$seed
+	$(BIN)/python -m tests.runtime.stories --stories $(or $(EXPLORE_EXAMPLES),1000) --seed $$seed; \
+	$(BIN)/python -m tests.sim.mixed_year --days $(or $(EXPLORE_DAYS),365) --seed $$seed
 
 dist: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist .

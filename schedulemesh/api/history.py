@@ -61,6 +61,7 @@ EVENT_KINDS = (
     "pool_defined",
     "window_created",
     "window_ended",
+    "window_nodes_chosen",
     "pool_renamed",
     "pool_deleted",
     "budget_reached",

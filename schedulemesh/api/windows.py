@@ -10,10 +10,12 @@ from schedulemesh.api.values import Checked, ClientName, Labels, Name, Names, Se
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.windows import (
     DEFAULT_NOTICE_S,
     MaintenanceWindow,
     check_repeat,
+    parse_amount,
     parse_instant,
 )
 from schedulemesh.errors import InvalidRequestError
@@ -36,6 +38,10 @@ class WindowInfo(TypedDict, total=False):
     #: The nodes that were named, or by which labels they are chosen; with neither it is for all.
     nodes: list[str]
     node_labels: dict[str, str]
+    #: How much it reserves, on nodes with these labels that the scheduler chooses; empty: all of them.
+    resources: Amounts
+    #: What of that the chosen nodes lack, because there are no more.
+    short: Amounts
     #: From so many seconds before it on no task starts there whose end is not known.
     notice_s: float
     comment: str
@@ -72,10 +78,14 @@ class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True)
     duration_s: Seconds
     #: One of ``REPEATS``; None: once.
     repeat: str | None = None
-    #: One of these three is given.
+    #: One of these three is given, unless an amount is reserved.
     nodes: Names | None = None
     node_labels: Annotated[dict[str, str] | None, Checked(parse_node_labels)] = None
     all_nodes: bool = False
+    #: How much is reserved, of one kind: nodes that have it are chosen, those with node_labels or any.
+    resources: Annotated[
+        dict[str, float | str | dict[str, float]] | None, Checked(parse_amount)
+    ] = None
     notice_s: Seconds = DEFAULT_NOTICE_S
     comment: Annotated[str, Checked(_check_comment)] = ""
     #: For whom it reserves the nodes; with none of these it is for maintenance.
@@ -89,9 +99,23 @@ class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True)
     def __post_init__(self) -> None:
         super().__post_init__()
         check_repeat(self.duration_s, self.repeat or "")
-        if [bool(self.nodes), bool(self.node_labels), self.all_nodes].count(True) != 1:
+        if self.resources is not None:
+            self._check_amount()
+        elif [bool(self.nodes), bool(self.node_labels), self.all_nodes].count(True) != 1:
             raise InvalidRequestError(
                 "a window is for nodes, for those with node_labels, or for all_nodes; give one of the three"
+            )
+
+    def _check_amount(self) -> None:
+        """Raise InvalidRequestError unless an amount is reserved for somebody, on nodes that are chosen."""
+        if self.nodes or self.all_nodes:
+            raise InvalidRequestError(
+                "the nodes of a window with resources are chosen among those with node_labels, or among all; "
+                "leave out nodes and all_nodes"
+            )
+        if not (self.pools or self.owners or self.labels):
+            raise InvalidRequestError(
+                "a window with resources reserves them for somebody; give pools, owners or labels"
             )
 
     @property
@@ -105,6 +129,7 @@ class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True)
             repeat=self.repeat or "",
             node_ids=tuple(sorted(self.nodes or ())),
             node_labels=parse_node_labels(self.node_labels, "node_labels"),
+            resources=parse_amount(self.resources),
             notice_s=self.notice_s,
             utc_offset=utc_offset,
             comment=self.comment,

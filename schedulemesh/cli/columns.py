@@ -332,6 +332,8 @@ DRAINS = (
 def _window_nodes(window: Row) -> str:
     """Which nodes a window is for, as it was given, and how many these are."""
     count = len(window["node_ids"])
+    if window["resources"]:
+        return f"{amounts(window['resources'])} ({names(window['node_ids'])})"
     if window["node_labels"]:
         return f"{labels(window['node_labels'])} ({count})"
     return names(window["nodes"]) or phrase("cell_all", count=count)

@@ -20,20 +20,21 @@ from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import Text, say
-from schedulemesh.domain.windows import DEFAULT_NOTICE_S, parse_instant, time_text
+from schedulemesh.domain.windows import DEFAULT_NOTICE_S, parse_amount, parse_instant, time_text
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import Listed, Response
 
 Fields = Mapping[str, Any]
 
-#: Of these three a window has one.
-_NODES = ("nodes", "node_labels", "all_nodes")
+#: Where a window is, of which a file says all or nothing.
+_NODES = ("nodes", "node_labels", "all_nodes", "resources")
 #: What a window has of which nothing is said.
 _DEFAULTS: Fields = {
     "repeat": None,
     "nodes": [],
     "node_labels": {},
     "all_nodes": False,
+    "resources": {},
     "notice": DEFAULT_NOTICE_S,
     "comment": "",
     "pools": [],
@@ -136,6 +137,7 @@ def _request(name: str, present: Fields, declared: Fields) -> CreateWindow:
         nodes=tuple(fields["nodes"]) or None,
         node_labels=fields["node_labels"] or None,
         all_nodes=fields["all_nodes"],
+        resources=fields["resources"] or None,
         notice_s=fields["notice"],
         comment=fields["comment"],
         pools=tuple(fields["pools"]) or None,
@@ -150,7 +152,8 @@ def _of_row(row: Mapping[str, Any]) -> Fields:
     """The fields of a window that is listed."""
     fields = {name: row[name] for name in FIELDS if name in row}
     fields |= {"duration": row["duration_s"], "notice": row["notice_s"]}
-    return {**fields, "all_nodes": not (row["nodes"] or row["node_labels"])}
+    chooses = row["nodes"] or row["node_labels"] or row["resources"]
+    return {**fields, "all_nodes": not chooses}
 
 
 def _start(value: object) -> str:
@@ -170,6 +173,7 @@ _PARSERS: Mapping[str, Callable[[Any], object]] = {
     "nodes": lambda value: _names(value, "nodes"),
     "node_labels": lambda value: dict(parse_node_labels(value, "node_labels")),
     "all_nodes": lambda value: parse_flag(value, "all_nodes"),
+    "resources": lambda value: parse_amount(value or None).public(),
     "notice": lambda value: parse_timeout(value, "notice"),
     "comment": lambda value: value or "",
     "pools": lambda value: _names(value, "pools"),

@@ -65,6 +65,16 @@ def create(
         ),
     ] = None,
     all_nodes: Annotated[bool, typer.Option("--all-nodes", help="Every node.")] = False,
+    gpus: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="Reserve so many GPUs, on nodes that the scheduler chooses: of any or with --node-label.",
+        ),
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option(metavar="N", help="Reserve so many CPUs in the same way.")
+    ] = None,
     repeat: Annotated[
         str | None, typer.Option(metavar="daily|weekly", help="That it comes again, and when.")
     ] = None,
@@ -106,6 +116,7 @@ def create(
     from schedulemesh.protocol.answers import Response
 
     labels = pairs(node_label or (), "--node-label", "a condition is LABEL=CONDITION")
+    amount = {kind: n for kind, n in (("gpu", gpus), ("cpu", cpus)) if n is not None}
     reserved_for = pairs(for_label or (), "--for-label", "a label is LABEL=VALUE")
 
     def request(name: str) -> CreateWindow:
@@ -117,6 +128,7 @@ def create(
             nodes=tuple(nodes) if nodes else None,
             node_labels=labels or None,
             all_nodes=all_nodes,
+            resources=amount or None,
             notice_s=seconds(notice, "--notice"),
             comment=comment,
             pools=tuple(for_pool) if for_pool else None,

@@ -15,7 +15,7 @@ from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
-from schedulemesh.domain.windows import DEFAULT_NOTICE_S
+from schedulemesh.domain.windows import DEFAULT_NOTICE_S, parse_amount
 
 
 @public_calls
@@ -31,6 +31,7 @@ class WindowCalls(SchedulerObject):
         nodes: str | Iterable[str] | None = None,
         node_labels: Mapping[str, str] | None = None,
         all_nodes: bool = False,
+        resources: Mapping[str, float | str | Mapping[str, float]] | None = None,
         repeat: str | None = None,
         notice: float | str = DEFAULT_NOTICE_S,
         comment: str = "",
@@ -46,9 +47,11 @@ class WindowCalls(SchedulerObject):
 
         ``start``: a date and a time with the offset from UTC, such as "2026-12-05T22:00+01:00"; ``duration``
         and ``notice``: seconds, or texts such as "4h". ``nodes``, ``node_labels`` or ``all_nodes``: which
-        nodes. ``repeat``: "daily" or "weekly". From ``notice`` before it on, no task starts there whose end
-        is not known. The same window again changes nothing; a different one of the name is refused with
-        ``window_exists`` unless it is to ``replace`` that, one whose end has passed with ``window_over``.
+        nodes. ``resources``: how much to reserve, of one kind, such as ``{"gpu": 8}``, on whole nodes that
+        the scheduler chooses, those with ``node_labels`` or any. ``repeat``: "daily" or "weekly". From
+        ``notice`` before it on, no task starts there whose end is not known. The same window again changes
+        nothing; a different one of the name is refused with ``window_exists`` unless it is to ``replace``
+        that, one whose end has passed with ``window_over``.
         """
         request = CreateWindow(
             name=parse_name(name, "the window's name"),
@@ -58,6 +61,7 @@ class WindowCalls(SchedulerObject):
             nodes=None if nodes is None else parse_ids(nodes, "nodes"),
             node_labels=dict(parse_node_labels(node_labels, "node_labels")),
             all_nodes=parse_flag(all_nodes, "all_nodes"),
+            resources=None if resources is None else parse_amount(resources).public(),
             notice_s=parse_timeout(notice, "notice"),
             comment=comment,
             pools=None if pools is None else parse_ids(pools, "pools"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.numbers import LATEST_S
+from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: After how many seconds a window comes again, by the word for it; empty: never.
@@ -48,6 +50,9 @@ class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     node_ids: tuple[str, ...] = ()
     #: ... or by labels; with neither it is for every node.
     node_labels: NodeLabels = ()
+    #: How much it reserves, of one kind: nodes that have it together are chosen among those with the labels.
+    #: Nothing: it is for all of them.
+    resources: Resources = NOTHING
     notice_s: float = DEFAULT_NOTICE_S
     #: Minutes by which the clock in which its start was given is ahead of UTC.
     utc_offset: int = 0
@@ -57,6 +62,20 @@ class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     pools: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     labels: Labels = {}
+
+    @property
+    def is_amount(self) -> bool:
+        """Whether it reserves an amount on nodes that the scheduler chooses."""
+        return bool(self.resources)
+
+    def part_of(self, total: Resources) -> int:
+        """What a node with these totals has of the kind that it reserves, in units."""
+        kinds = {kind for kind, _ in self.resources.items()}
+        return sum(units for kind, units in total.items() if kind in kinds)
+
+    def lacking(self, totals: Iterable[Resources]) -> Resources:
+        """What nodes with these totals lack of what it reserves."""
+        return self.resources.beyond(sum_of(totals))
 
     @property
     def is_reservation(self) -> bool:
@@ -100,6 +119,11 @@ class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
             return False
         return begin + run_s > occurrence.start
 
+    def overlaps(self, occurrence: Occurrence) -> bool:
+        """Whether it is open at any time of an occurrence of another window."""
+        first = self.occurrence(occurrence.start)
+        return first is not None and first.start < occurrence.end
+
     def time_text(self, at: float) -> str:
         """A time by the clock in which the window's start was given."""
         return time_text(at, self.utc_offset)
@@ -129,6 +153,19 @@ def parse_instant(value: object, what: str) -> tuple[float, int]:
     if not 0.0 <= seconds <= LATEST_S:
         raise InvalidRequestError(f"{what} is {shown(value)}; allowed is a time after 1970")
     return seconds, round((at.utcoffset() or timedelta()).total_seconds() / 60)
+
+
+def parse_amount(value: object, what: str = "resources") -> Resources:
+    """What a window reserves; None: whole nodes. Raises InvalidRequestError for more than one kind."""
+    if value is None:
+        return NOTHING
+    amount = parse_resources(value, what)
+    if len([*amount.items()]) != 1:
+        raise InvalidRequestError(
+            f"{what} of a window is {shown(value)}; a window reserves an amount of one kind, such as "
+            "{'gpu': 8}"
+        )
+    return amount
 
 
 def check_repeat(duration_s: float, repeat: str) -> None:

@@ -366,6 +366,8 @@ class StateView:
                     "repeat": window.repeat or None,
                     "nodes": list(window.node_ids),
                     "node_labels": dict(window.node_labels),
+                    "resources": window.resources.public(),
+                    "short": windows.short_of(window).public(),
                     "notice_s": window.notice_s,
                     "comment": window.comment,
                     "pools": list(window.pools),

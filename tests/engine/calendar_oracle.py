@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 from typing import NamedTuple
 
 from schedulemesh.domain.windows import MaintenanceWindow
@@ -52,13 +53,6 @@ def openings(window: MaintenanceWindow, now: float) -> Iterator[tuple[float, flo
         start += period
 
 
-def has_node(window: MaintenanceWindow, node_id: str, labels: Mapping[str, str]) -> bool:
-    """Whether a node is one of a window."""
-    if window.node_ids:
-        return node_id in window.node_ids
-    return all(labels.get(key) == value for key, value in window.node_labels)
-
-
 def reaches_into(window: MaintenanceWindow, at: float, over_at: float | None) -> bool:
     """Whether a task that starts then and is over then, its end included, reaches into a window; None: nobody
     knows when it is over.
@@ -79,6 +73,17 @@ class Calendar:
 
     def __init__(self) -> None:
         self.windows: dict[str, MaintenanceWindow] = {}
+        #: The nodes of windows of amounts, and the beginning of the opening for which they were chosen.
+        self.chosen: dict[str, tuple[float, frozenset[str]]] = {}
+
+    def has_node(self, window: MaintenanceWindow, node_id: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node is one of a window."""
+        if window.resources:
+            _, chosen = self.chosen.get(window.name, (0.0, frozenset()))
+            return node_id in chosen
+        if window.node_ids:
+            return node_id in window.node_ids
+        return all(labels.get(key) == value for key, value in window.node_labels)
 
     def of_node(
         self, labels: Mapping[str, str], node_id: str, whose: Whose = NOBODY
@@ -87,7 +92,7 @@ class Calendar:
         return [
             window
             for window in self.windows.values()
-            if has_node(window, node_id, labels) and not is_for(window, whose)
+            if self.has_node(window, node_id, labels) and not is_for(window, whose)
         ]
 
     def is_open(
@@ -135,6 +140,7 @@ class Calendar:
             for name, window in self.windows.items()
             if next(openings(window, now), None) is not None
         }
+        self.chosen = {n: chosen for n, chosen in self.chosen.items() if n in self.windows}
 
 
 def _next_openings(
@@ -144,3 +150,57 @@ def _next_openings(
         opening = next(openings(window, at), None)
         if opening is not None:
             yield opening
+
+
+class Candidate(NamedTuple):
+    """A node from which a window of an amount may choose."""
+
+    node_id: str
+    #: How much it has of the kind that is reserved.
+    size: float
+    #: How many agents there would have to leave.
+    leaving: int
+
+
+def is_free_for(
+    calendar: Calendar,
+    window: MaintenanceWindow,
+    opening: tuple[float, float],
+    node_id: str,
+    labels: Mapping[str, str],
+) -> bool:
+    """Whether a node has the labels of a window of an amount, and no other window is open there meanwhile."""
+    if any(labels.get(key) != value for key, value in window.node_labels):
+        return False
+    for other in calendar.windows.values():
+        if other.name != window.name and calendar.has_node(other, node_id, labels):
+            at = next(openings(other, opening[0]), None)
+            if at is not None and at[0] < opening[1]:
+                return False
+    return True
+
+
+def best_choices(candidates: Iterable[Candidate], lacking: float) -> set[frozenset[str]]:
+    """The sets of nodes that the page lets a window choose: of all sets that have what is lacking, as few
+    nodes as possible, the largest first and the smallest that is enough as the last, with the fewest agents
+    that have to leave. All candidates, where these are not enough.
+    """
+    nodes = list(candidates)
+    if sum(node.size for node in nodes) < lacking:
+        return {frozenset(node.node_id for node in nodes)}
+    for count in range(len(nodes) + 1):
+        enough = [
+            each
+            for each in combinations(nodes, count)
+            if sum(node.size for node in each) >= lacking
+        ]
+        if enough:
+            best = min(map(_rank, enough))
+            return {frozenset(n.node_id for n in each) for each in enough if _rank(each) == best}
+    return {frozenset()}
+
+
+def _rank(nodes: tuple[Candidate, ...]) -> tuple[object, ...]:
+    sizes = sorted((node.size for node in nodes), reverse=True)
+    first = tuple(-size for size in sizes[:-1])
+    return first, sizes[-1:], sum(node.leaving for node in nodes)

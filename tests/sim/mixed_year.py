@@ -207,15 +207,15 @@ class YearMesh(Mesh):
 class Year:
     """The cluster, those who use it, and what they do."""
 
-    def __init__(self, seed: str, load: float = 1.0, checked: int = 1) -> None:
-        """``load``: how much more is submitted than usual; ``checked``: of how many steps one has the
+    def __init__(self, seed: str, load: float = 1.0, check_every: int = 1) -> None:
+        """``load``: how much more is submitted than usual; ``check_every``: of how many steps one has the
         invariants of the state checked.
         """
         self.seed, self.load = seed, load
         self.dice = random.Random(seed)
         self.nodes = nodes()
         self.mesh = YearMesh(self, nodes=self.nodes.values())
-        self.mesh.now, self.mesh.check_every = BEGIN, checked
+        self.mesh.now, self.mesh.check_every = BEGIN, check_every
         self.works: dict[str, Work] = {}
         self.counts: Counter[str] = Counter()
         self.specs = {spec.name: spec for spec in pools(self.dice)}
@@ -636,9 +636,9 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=365.0)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--load", type=float, default=1.0)
-    parser.add_argument("--checked", type=int, default=1)
+    parser.add_argument("--check-every", type=int, default=20)
     options = parser.parse_args()
-    year, begin, shown = Year(options.seed, options.load, options.checked), time.monotonic(), 0
+    year, begin, shown = Year(options.seed, options.load, options.check_every), time.monotonic(), 0
 
     def report() -> None:
         nonlocal shown

@@ -23,10 +23,11 @@ from schedulemesh.engine.lifecycle.drain import (
     finish_drain,
     start_drain,
 )
+from schedulemesh.engine.lifecycle.window_nodes import choose_nodes, may_stay
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import WindowDeletionRequested, WindowRequested
 from schedulemesh.engine.messages.window_facts import WindowCreated, WindowEnded
-from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
@@ -74,6 +75,7 @@ def advance_windows(tx: Transaction) -> None:
     """Open and close windows, and evict what has to leave by now. A window that is over and does not come
     again ends.
     """
+    choose_nodes(tx)
     _open_nodes(tx)
     for window in tuple(tx.state.windows.by_name.values()):
         occurrence = window.occurrence(tx.now)
@@ -123,19 +125,10 @@ def _evict_in_time(
     """Evict the agents on a node for which no more time is left than their eviction may take."""
     for name in agents_on_node(tx.state, node_id):
         agent = tx.state.agents[name]
-        if not isinstance(agent.phase, Running) or _may_stay(tx.state, window, agent):
+        if not isinstance(agent.phase, Running) or may_stay(tx.state, window, agent):
             continue
         if tx.now >= occurrence.start - leaving_s(tx.state, agent.spec):
             evict_drained(tx, agent, client_of(window))
-
-
-def _may_stay(state: MeshState, window: MaintenanceWindow, agent: Agent) -> bool:
-    """Whether a window reserves its nodes for this agent, or for one of its tasks."""
-    pool_name, running = agent.spec.pool_name, state.running
-    tasks = [running.by_id[task_id].spec for task_id in running.on_agent(agent.spec.name)]
-    if not tasks:
-        return window.admits(pool_name, agent.charged_owner, agent.spec.labels)
-    return any(window.admits(pool_name, task.owner, task.labels) for task in tasks)
 
 
 def _remove_groups(tx: Transaction, window: MaintenanceWindow) -> None:

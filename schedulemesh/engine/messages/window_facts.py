@@ -25,4 +25,14 @@ class WindowEnded(Fact, tag="window_ended", frozen=True, kw_only=True):
     client: str = ""
 
 
-AnyWindowFact = Union[WindowCreated, WindowEnded]
+class WindowNodesChosen(Fact, tag="window_nodes_chosen", frozen=True, kw_only=True):
+    """These nodes are reserved by a window of an amount, in place of those that were before."""
+
+    name: str
+    at: float
+    #: The opening for which they were chosen.
+    start: float
+    node_ids: tuple[str, ...] = ()
+
+
+AnyWindowFact = Union[WindowCreated, WindowEnded, WindowNodesChosen]

@@ -28,6 +28,7 @@ from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.messages.window_facts import WindowNodesChosen
 from schedulemesh.engine.state.agents import (
     Agent,
     Ending,
@@ -116,6 +117,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     evictions_requeued: dict[PreemptionReason, int] = {}
     drains: list[DrainStarted] = []
     windows: list[MaintenanceWindow] = []
+    #: The nodes of those that reserve an amount.
+    window_nodes: list[WindowNodesChosen] = []
     #: (former name of a pool, the name that replaced it).
     pool_names: list[tuple[str, str]] = []
     #: (pool name, when a task was last evicted for it).
@@ -208,6 +211,7 @@ def _without_answers_and_queue(state: MeshState) -> Snapshot:
         next_eviction=state.evictions.next_number,
         drains=list(state.drains),
         windows=list(state.windows.by_name.values()),
+        window_nodes=list(state.windows.chosen.values()),
         pool_names=list(state.pool_names.next_of.items()),
         evictions_requeued=dict(state.evictions.requeued),
         last_evictions=list(state.evictions.last_for.items()),
@@ -425,6 +429,8 @@ def _put_lives(state: MeshState, part: Snapshot, queued: list[QueuedTask]) -> No
         state.drain_started(drain)
     for window in part.windows:
         state.windows.add(window)
+    for chosen in part.window_nodes:
+        state.windows.choose(chosen)
     for record in part.evictions:
         state.evictions.adopt(record)
     if part.next_eviction is not None:

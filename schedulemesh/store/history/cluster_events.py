@@ -16,7 +16,11 @@ from schedulemesh.engine.messages.demand_facts import AnyDemandFact
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
 from schedulemesh.engine.messages.pool_facts import BudgetLevelChanged, PoolDeleted, PoolRenamed
-from schedulemesh.engine.messages.window_facts import WindowCreated, WindowEnded
+from schedulemesh.engine.messages.window_facts import (
+    WindowCreated,
+    WindowEnded,
+    WindowNodesChosen,
+)
 from schedulemesh.store.history.events import OBSERVED, SeenNode
 
 #: What was seen of external work, or measured of agents, and changes decisions.
@@ -75,6 +79,9 @@ class ClusterEvents:
             ),
             WindowEnded: lambda fact: self._notes.event(
                 "window_ended", None, fact.name, fact, by_client=fact.client or None
+            ),
+            WindowNodesChosen: lambda fact: self._note(
+                "window_nodes_chosen", fact.name, nodes=list(fact.node_ids)
             ),
             f.GroupReady: lambda fact: self._note("group_created", fact.group_id),
             f.GroupEnded: lambda fact: self._note("group_removed", fact.group_id, error=fact.error),
