@@ -130,3 +130,63 @@ def test_nodes_are_reserved_for_a_pool(nodes, scheduler, run):
     assert "预留" in run("explain", "别人", "--lang", "zh").stdout
     scheduler.submit("演示任务", "演示")
     scheduler.submit("同一个团队", labels={"team": "x"})
+
+
+def test_an_amount_is_reserved_on_nodes_that_are_chosen(nodes, scheduler, run):
+    scheduler.pool("demo", cpu=16)
+    words = ("windows", "create", "w", *WHEN, "--for-pool", "demo")
+    assert run(*words, "--cpus", "8", "--node-label", "rack=r2").exit_code == 0
+    (row,) = listed(run, "windows")
+    assert (row["resources"], row["node_labels"], row["node_ids"], row["short"]) == (
+        {"cpu": 8.0},
+        {"rack": "r2"},
+        ["gpu-8-id"],
+        {},
+    )
+    assert "cpu 8 (gpu-8-id)" in run("windows", width=160).stdout
+    assert [node["window"] for node in listed(run, "nodes")] == [None, "w"]
+    assert run(*words, "--cpus", "24", "--replace").exit_code == 0
+    (row,) = listed(run, "windows")
+    assert (len(row["node_ids"]), row["short"]) == (2, {"cpu": 8.0})
+    events = [
+        e for e in listed(run, "events", "--limit", "100") if e["kind"] == "window_nodes_chosen"
+    ]
+    assert [len(each["detail"]["nodes"]) for each in events] in ([1, 2], [2, 1])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gpus", "8"),
+        ("--gpus", "8", "--all-nodes", "--for-owner", "ada"),
+        ("--gpus", "8", "--cpus", "8", "--for-owner", "ada"),
+        ("--gpus", "0", "--for-owner", "ada"),
+        ("--gpus", "1.5", "--for-owner", "ada"),
+    ],
+)
+def test_an_amount_that_makes_no_sense_is_refused(nodes, run, words):
+    assert run("windows", "create", "w", *WHEN, *words).exit_code == ExitCode.USAGE
+    assert listed(run, "windows") == []
+
+
+def test_an_amount_is_declared_in_a_file(nodes, scheduler, run, tmp_path):
+    scheduler.pool("demo", cpu=16)
+    path = tmp_path / "windows.yaml"
+    window = (
+        "{name: w, start: '2090-01-01T00:00Z', duration: 4h, resources: {cpu: 8}, pools: [demo]"
+    )
+    path.write_text(f"windows:\n  - {window}, node_labels: {{rack: r1}}}}\n")
+    assert run("apply", "-f", str(path)).exit_code == 0
+    assert run("diff", "-f", str(path)).exit_code == 0
+    exported = run("export").stdout
+    assert "resources:\n    cpu: 8.0" in exported
+    (row,) = listed(run, "windows")
+    assert (row["resources"], row["node_labels"]) == ({"cpu": 8.0}, {"rack": "r1"})
+    path.write_text(f"windows:\n  - {window}}}\n")
+    assert run("apply", "-f", str(path)).exit_code == 0
+    (row,) = listed(run, "windows")
+    assert (row["resources"], row["node_labels"]) == ({"cpu": 8.0}, {})
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(exported)
+    assert run("apply", "-f", str(saved)).exit_code == 0
+    assert listed(run, "windows")[0]["node_labels"] == {"rack": "r1"}

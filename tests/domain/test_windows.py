@@ -36,6 +36,9 @@ def test_anything_else_is_refused(value):
         parse_instant(value, "start")
 
 
+_FOR_P = {"pools": ("p",), "all_nodes": False}
+
+
 def request(**how):
     fields = {"start": "2026-12-05T21:00Z", "duration_s": 60.0, "all_nodes": True, **how}
     return CreateWindow(name="w", client="me", **fields)
@@ -46,6 +49,12 @@ def request(**how):
     [
         ({"all_nodes": False}, "give one of the three"),
         ({"nodes": ("a",)}, "give one of the three"),
+        ({"resources": {"gpu": 8}, "pools": ("p",)}, "leave out nodes and all_nodes"),
+        ({"resources": {"gpu": 8}, "all_nodes": False}, "give pools, owners or labels"),
+        ({"resources": {"gpu": 8, "cpu": 1}, **_FOR_P}, "an amount of one kind"),
+        ({"resources": {}, **_FOR_P}, "an amount of one kind"),
+        ({"resources": {"gpus": 8}, **_FOR_P}, "gpu"),
+        ({"resources": {"gpu": -1}, **_FOR_P}, "gpu"),
         ({"repeat": "yearly"}, "repeat is 'yearly'; allowed are 'daily', 'weekly'"),
         ({"repeat": "daily", "duration_s": 86_400.0}, "would be open for ever"),
         ({"duration_s": 0.0}, "duration must be"),
@@ -63,3 +72,10 @@ def test_a_window_is_what_was_asked_for():
     window = request(all_nodes=False, node_labels={"rack": "r1"}, repeat="weekly").window
     assert (window.start, window.utc_offset, window.period_s) == (AT, 0, 7 * 86_400)
     assert window.node_labels == (("rack", "r1"),)
+
+
+def test_a_window_reserves_an_amount_on_nodes_with_labels():
+    window = request(resources={"gpu": 8}, node_labels={"model": "H100"}, **_FOR_P).window
+    assert (str(window.resources), window.node_labels) == ("gpu 8", (("model", "H100"),))
+    assert window.is_amount
+    assert not request().window.is_amount

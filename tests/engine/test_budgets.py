@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.budgets import parse_budget, parse_owner_budgets
+from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.pool_facts import BudgetLevelChanged
 from tests.engine.builders import Mesh, differences, node, pool
@@ -130,6 +131,22 @@ def test_without_queue_a_task_is_refused():
     assert isinstance(refused, Refused)
     assert refused.reason == "budget_spent"
     assert mesh.dry("b", gpu=1).earliest_start == DAY
+
+
+def test_a_task_that_is_beyond_its_owners_limit_too_is_told_both():
+    mesh = mesh_of(default=daily(2))
+    mesh.resize(
+        msgspec.structs.replace(
+            mesh.state.ledger.accounts["p"].spec,
+            owner_limits=parse_owner_limits({"default": {"running": 1}}),
+        )
+    )
+    run(mesh, "a", gpu=1, owner="ada")
+    pass_time(mesh, 2 * HOUR)
+    mesh.queue("b", gpu=1, owner="ada")
+    explained = mesh.engine.explain("b", mesh.now)
+    assert explained.reason == "budget_spent"
+    assert [other.reason for other in explained.others] == ["owner_limit"]
 
 
 def test_a_budget_that_warns_starts_everything():

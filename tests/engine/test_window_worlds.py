@@ -1,9 +1,9 @@
 """Random worlds with windows of maintenance and reservations keep what ``docs/calendar.md`` says.
 
 The oracle (``calendar_oracle``) knows every opening of every window, written from the page. It checks each
-start, that nobody is evicted for a window too early or too late, that nodes are empty and closed exactly while
-a window is open, and that a task which waits alone for a node starts as soon as the page lets it. A twin that
-is restored from a snapshot decides the same.
+start, that nobody is evicted for a window too early or too late, that nodes are empty and closed exactly
+while a window is open, and that a task which waits alone for a node starts as soon as the page lets it. A
+twin that is restored from a snapshot decides the same.
 """
 
 from __future__ import annotations

@@ -371,6 +371,9 @@ CALLS: dict[str, dict[str, Kind]] = {
         "nodes": given_or_not(name),
         "node_labels": given_or_not(labels),
         "all_nodes": flag,
+        "resources": one_of(
+            None, {"gpu": 1}, {"cpu": 2.5}, {"gpu": 1, "cpu": 1}, {}, {"gpus": -1}, 8
+        ),
         "repeat": one_of(None, "daily", "weekly", "yearly"),
         "notice": one_of(0.0, "1h", -1.0),
         "comment": given_or_not(name),

@@ -198,6 +198,8 @@ class YearMesh(Mesh):
         """One step."""
         if not self.observed:
             return super().handle(stimulus)
+        if isinstance(stimulus, s.ClockTicked):
+            self._year.checks.note_budgets()
         before = self._year.checks.before()
         step = super().handle(stimulus)
         self._year.follow(before, step)

@@ -530,10 +530,13 @@ class Checks:
         if (gpus := dict(lent.get("speech", NOTHING).custom).get("gpu@a100", 0)) > 4 * UNIT:
             self.violated("capacity", f"speech lends {gpus / UNIT} GPUs, and may lend 4")
 
-    def each_tick(self) -> None:
-        """What has to hold whenever the scheduler has looked at everything."""
+    def note_budgets(self) -> None:
+        """The scheduler looks at budgets, once a second, before it decides anything."""
         for meter in self.meters.values():
             meter.note(self.now)
+
+    def each_tick(self) -> None:
+        """What has to hold whenever the scheduler has looked at everything."""
         self._check_times()
         self._check_windows()
 

@@ -13,7 +13,5 @@ def test_ten_days_of_a_mixed_cluster_keep_what_is_promised():
     assert year.violations == []
     assert year.counts["completed"] > 300
     # What is to be checked has happened.
-    assert {"time_limit", "reclaim", "same_pool_preemption"} <= set(
-        year.checks.evictions
-    )
+    assert {"time_limit", "reclaim", "same_pool_preemption"} <= set(year.checks.evictions)
     assert {"owner_limit", "dependency", "array_limit"} <= set(year.checks.reasons)

@@ -142,11 +142,11 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
     else:
         considered, plan = None, None
     shortage = shortage_of(tx.state, request, tx.now)
-    limited = _limited(tx, task, examined)
-    if limited is not None:
-        findings += [_limit(limited), *shortage.findings]
+    limits = _limits(tx, task, examined)
+    if limits:
+        findings += [*map(_limit, limits), *shortage.findings]
         start = Start(at=None, unknown=say("start_owner_limit"))
-        if limited.reason is Reason.BUDGET_SPENT:
+        if limits[-1].reason is Reason.BUDGET_SPENT:
             start = earliest_start(tx.state, task, request, tx.now)
         return _concluded(_with(explained, shortage, None, start), findings)
     if not request.fits_now and (behind := behind_owner(tx.state, task)) is not None:
@@ -183,17 +183,29 @@ def _with_lowest_priority(
     return msgspec.structs.replace(considered, sufficient_priority=lowest)
 
 
-def _limited(tx: Transaction, task: QueuedTask, examined: list[_Examined]) -> Refused | None:
-    """Why it may start in none of its alternatives whatever is free; None: in one it may."""
-    limits = [_limited_in(tx, task, each) for each, *_ in examined]
-    return None if None in limits else limits[0]
+def _limits(tx: Transaction, task: QueuedTask, examined: list[_Examined]) -> list[Refused]:
+    """Why it may start in none of its alternatives whatever is free: a budget that is spent, its owner's
+    limit, or both; empty: in one it may.
+    """
+    requests = [request for request, *_ in examined]
+    spent = [_spent_in(tx, task, request) for request in requests]
+    beyond = [_beyond_in(tx, task, request) for request in requests]
+    first = [budget or limit for budget, limit in zip(spent, beyond, strict=True)]
+    if None in first:
+        return []
+    also = beyond[:1] if spent[0] is not None and None not in beyond else []
+    return [limit for limit in (first[0], *also) if limit is not None]
 
 
-def _limited_in(tx: Transaction, task: QueuedTask, request: Request) -> Refused | None:
-    """The budget that is spent, or its owner's limit, for which it does not start in this alternative."""
-    args, need = (tx.state, request.stimulus, task.pool_name), request.need
-    spent = beyond_budget(*args, need, tx.now)
-    return spent or beyond_owner_limit(*args, counted(need, request.quota_need))
+def _spent_in(tx: Transaction, task: QueuedTask, request: Request) -> Refused | None:
+    """The budget that is spent, for which it does not start in this alternative."""
+    return beyond_budget(tx.state, request.stimulus, task.pool_name, request.need, tx.now)
+
+
+def _beyond_in(tx: Transaction, task: QueuedTask, request: Request) -> Refused | None:
+    """The limit of its owner, for which it does not start in this alternative."""
+    amount = counted(request.need, request.quota_need)
+    return beyond_owner_limit(tx.state, request.stimulus, task.pool_name, amount)
 
 
 def _limit(limited: Refused) -> Finding:
@@ -247,7 +259,7 @@ def _possible_alternative(
 ) -> AlternativeFinding:
     shortage = shortage_of(tx.state, request, tx.now)
     findings = [*_order(tx, task, request, plan), *shortage.findings] or [_next_pass(plan)]
-    limited = _limited_in(tx, task, request)
+    limited = _spent_in(tx, task, request) or _beyond_in(tx, task, request)
     if limited is not None:
         findings.insert(0, _limit(limited))
     return AlternativeFinding(
