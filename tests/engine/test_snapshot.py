@@ -109,6 +109,7 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
         "next_eviction",
         "evictions_requeued",
         "last_evictions",
+        "window_nodes",
         "lost_work",
         "preemptions",
     }
