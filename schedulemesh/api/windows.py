@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import ListRoute, delete, post
@@ -83,9 +83,7 @@ class CreateWindow(ChangingCall, tag="create_window", frozen=True, kw_only=True)
     node_labels: Annotated[dict[str, str] | None, Checked(parse_node_labels)] = None
     all_nodes: bool = False
     #: How much is reserved, of one kind: nodes that have it are chosen, those with node_labels or any.
-    resources: Annotated[
-        dict[str, float | str | dict[str, float]] | None, Checked(parse_amount)
-    ] = None
+    resources: Annotated[dict[str, Any] | None, Checked(parse_amount)] = None
     notice_s: Seconds = DEFAULT_NOTICE_S
     comment: Annotated[str, Checked(_check_comment)] = ""
     #: For whom it reserves the nodes; with none of these it is for maintenance.

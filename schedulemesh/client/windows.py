@@ -61,7 +61,7 @@ class WindowCalls(SchedulerObject):
             nodes=None if nodes is None else parse_ids(nodes, "nodes"),
             node_labels=dict(parse_node_labels(node_labels, "node_labels")),
             all_nodes=parse_flag(all_nodes, "all_nodes"),
-            resources=None if resources is None else parse_amount(resources).public(),
+            resources=None if resources is None else dict(parse_amount(resources).public()),
             notice_s=parse_timeout(notice, "notice"),
             comment=comment,
             pools=None if pools is None else parse_ids(pools, "pools"),
