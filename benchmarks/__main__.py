@@ -43,6 +43,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.streams import streams
     from benchmarks.task_arrays import task_arrays
     from benchmarks.throughput import engine_alone, through_journal
+    from benchmarks.topology import topology
     from benchmarks.victims import victims
     from benchmarks.waiting_gangs import waiting_gangs
 
@@ -63,6 +64,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "queue-snapshots": queue_snapshots,
         "gangs": waiting_gangs,
         "models": models,
+        "topology": topology,
         "arrays": task_arrays,
         "owners": owners,
         "budgets": budgets,

@@ -103,6 +103,8 @@ class NodeInfo(NodeName, NextWindow, total=False):
     """A living node of the cluster."""
 
     labels: dict[str, str]
+    #: Its domain at each level of the topology, the widest first: the values of those labels that it has.
+    topology: dict[str, str]
     total: Amounts
     #: By the scheduler's own accounting.
     free: Amounts

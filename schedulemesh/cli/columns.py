@@ -253,6 +253,11 @@ def _model(node: Row) -> str:
     return str((node.get("labels") or {}).get(ACCELERATOR_TYPE, ""))
 
 
+def _domains(node: Row) -> str:
+    """Where a node is in the topology, such as ``b1/r7``."""
+    return "/".join((node.get("topology") or {}).values())
+
+
 def _window(node: Row) -> str:
     """The window of a node that is open, or else the next one, and when it opens."""
     name, start = node.get("window"), node.get("window_start")
@@ -261,9 +266,11 @@ def _window(node: Row) -> str:
 
 _MODEL = Column(heading="GPU model", key="", show=_model)
 _WINDOW = Column(heading="window", key="", show=_window)
+_DOMAINS = Column(heading="topology", key="", show=_domains)
 _NODES = (
     Column(heading="node", key="", show=_node_name),
     Column(heading="id", key="short_id"),
+    _DOMAINS,
     _MODEL,
     amounts_column("total", "total"),
     amounts_column("free", "free"),
@@ -279,8 +286,11 @@ _NODES = (
 
 
 def node_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns of a table of nodes; those of models of GPUs and of windows only where one has any."""
+    """The columns of a table of nodes; those of models of GPUs, of the topology and of windows only
+    where one has any.
+    """
     left_out = [] if any(map(_model, rows)) else [_MODEL]
+    left_out += [] if any(map(_domains, rows)) else [_DOMAINS]
     left_out += [] if any(row.get("window") for row in rows) else [_WINDOW]
     return tuple(column for column in _NODES if column not in left_out)
 

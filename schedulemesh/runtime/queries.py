@@ -311,10 +311,11 @@ class StateView:
         node = self._state.cluster.nodes.get(node_id)
         if node is None:
             return None
-        window = self._window_of(node.node_id)
+        window, levels = self._window_of(node.node_id), self._state.policy.topology_levels
         return {
             "node_id": node.node_id,
             "labels": node.labels,
+            "topology": {level: node.labels[level] for level in levels if level in node.labels},
             "total": node.total.public(),
             "free": node.free.public(),
             "external_usage": node.external_usage.public(),

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from schedulemesh.cli.explain import WIDTH, Line, _wrapped, text_of
 from schedulemesh.domain.language import LANGUAGES
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.public import explained
@@ -175,7 +176,22 @@ def idle_gpus_have_ended_a_task():
     return given, "train-1"
 
 
+def no_rack_has_room():
+    racks = (("gpu-1", "r1", 8), ("gpu-2", "r1", 8), ("gpu-3", "r3", 8), ("gpu-4", "r3", 4))
+    given = Mesh(
+        pool("research", gpu=64),
+        nodes=[node(name, gpu=gpu, labels={"rack": rack}) for name, rack, gpu in racks],
+        topology_levels=("rack",),
+    )
+    given.run("train-1", "research", gpu=8, node_id="gpu-1")
+    members = {"bundles": [{"gpu": 4}] * 4, "payload": GangPayload(strategy="PACK")}
+    given.queue("train-2", "research", topology="rack", **members)
+    given.tick(60)
+    return given, "train-2"
+
+
 STORIES = (
+    no_rack_has_room,
     a_task_runs_within_its_time_limit,
     before_a_maintenance_window,
     running_before_a_maintenance_window,

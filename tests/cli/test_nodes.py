@@ -41,6 +41,21 @@ def test_nodes_are_listed_by_host_with_the_shortest_id(nodes, run):
     assert "there is no node 'gpu-9'; nodes are: gpu-7, gpu-8" in unknown.stderr
 
 
+def test_nodes_are_listed_with_their_domains_and_by_them(scheduler, run):
+    service = scheduler.connection.service
+    domains = {ONE: {"block": "b1", "rack": "r7", "zone": "a"}, TWO: {"block": "b1", "rack": "r8"}}
+    service.backend.free = [
+        NodeView(node_id=node_id, total=ROOM, free=ROOM, labels=labels, host="", address="")
+        for node_id, labels in domains.items()
+    ]
+    service.do(service.running.monitor.observe())
+    assert "topology" not in run("nodes").stdout
+    assert run("policy", "set", "topology_levels=[block, rack]").exit_code == 0
+    assert "b1/r7" in run("nodes").stdout
+    in_rack = json.loads(run("nodes", "-l", "rack=r8", "-o", "json").stdout)
+    assert [row["topology"] for row in in_rack] == [{"block": "b1", "rack": "r8"}]
+
+
 @pytest.mark.parametrize("name", ["238f", "gpu-7", "10.0.0.7", ONE])
 def test_a_node_is_closed_and_drained_by_any_of_its_names(nodes, scheduler, run, name):
     assert run("cordon", name).exit_code == 0

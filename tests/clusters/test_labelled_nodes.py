@@ -62,3 +62,15 @@ def test_pools_with_flavors_borrow_and_take_back_the_model_that_they_own():
         "guests": {"cpu": 2.0, "custom": {"gpu@a100": 1.0}},
     }
     assert told["explained"] == [["h100", "insufficient_quota"], ["a100", "insufficient_quota"]]
+
+
+def test_a_gang_a_lease_and_a_job_are_in_the_rack_that_holds_them():
+    told = output_of("tests.clusters.topology_on_nodes", 300)
+    in_rack = {node_id for node_id, domains in told["racks"].items() if domains == {"rack": "r1"}}
+    assert len(in_rack) == 2
+    assert set(told["gang"]) == in_rack
+    assert set(told["lease"]) == in_rack
+    assert sorted(told["job"][node_id] for node_id in in_rack) == [0.0, 3.0]
+    refused = told["too large"]
+    assert refused["reason"] == "cluster_out_of_resources"
+    assert "no rack has cpu 9 free: the best, r1, has cpu 8" in refused["error"]

@@ -112,6 +112,9 @@ TASK: dict[str, Kind] = {
     "same_label": one_of(None, None, "rack"),
     "label_selector": node_labels,
     "fallback_strategy": fallbacks,
+    "topology": one_of(
+        None, None, "rack", "preferred:rack,slice:2:rack", "a:b", {"required": "rack"}, {"slice": 2}
+    ),
     "queue": flag,
     "payload": one_of(None, {"a": 1}),
     "ray_options": options,
