@@ -6,15 +6,16 @@ nobody uses count as removed, because they may always be removed for an incoming
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import permutations, product
 from typing import NamedTuple
 
-from schedulemesh.domain.labels import matches
+from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, JobPayload, Payload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.domain.topology import Topology, with_levels
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Waiting
@@ -52,6 +53,7 @@ class IncomingAgent(NamedTuple):
     priority: float
     labels: Mapping[str, str]
     payload: Payload = SINGLE_PROCESS
+    topology: Topology | None = None
 
     @property
     def gang(self) -> GangPayload | None:
@@ -83,6 +85,11 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
         DEFAULT_PRIORITY if task is None else task.priority,
         asked.agent.labels if task is None else task.labels,
         asked.agent.payload,
+        (
+            with_levels(task.topology, mesh.state.policy.topology_levels)
+            if task is not None and task.topology
+            else None
+        ),
     )
     group_request = GroupRequest(new.priority, new.pool_name, new.labels)
     leaving = NOTHING_LEAVES
@@ -226,6 +233,7 @@ class GroupSeats:
             node_labels=labels,
             same_label="" if gang is None else gang.same_label,
             virtual=self.incoming.is_job,
+            topology=self.incoming.topology if len(self.incoming.bundles) > 1 else None,
         )
 
     def _entitled(self, spec: GroupsSpec) -> bool:
@@ -240,6 +248,7 @@ class GroupSeats:
             for shape in spec.reserved
             if shape.holds(self.incoming.bundles)
             and not self.incoming.is_job
+            and own.topology is None
             and (gang is None or (shape.strategy, "") == (own.strategy, own.same_label))
         ]
         return min(fitting, key=lambda s: (s.total.gpu, s.total.cpu, s.total.memory), default=None)
@@ -301,6 +310,8 @@ class GroupSeats:
                 continue
             if shape.same_label and len({free[n][2][shape.same_label] for n in node_ids}) > 1:
                 continue
+            if shape.topology is not None and not _is_together(shape.topology, node_ids, free):
+                continue
             mine = {
                 n: [b for b, at in zip(shape.bundles, node_ids, strict=True) if at == n]
                 for n in node_ids
@@ -353,6 +364,18 @@ class GroupSeats:
                         devices[i] += units
             found[node_id] = (free, devices, node.labels)
         return found
+
+
+def _is_together(
+    topology: Topology, node_ids: Sequence[str], free: Mapping[str, tuple[object, object, Labels]]
+) -> bool:
+    """Whether nodes are in one rack as a topology of that level alone requires it."""
+    domains = [free[node_id][2].get("rack", node_id) for node_id in node_ids]
+    if topology.required and len(set(domains)) > 1:
+        return False
+    size = topology.slice_size or 1
+    slices = (domains[first : first + size] for first in range(0, len(domains), size))
+    return all(len(set(each)) == 1 for each in slices)
 
 
 def _takes(free: Resources, devices: list[int], bundles: list[Resources]) -> bool:

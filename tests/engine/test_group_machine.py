@@ -83,6 +83,7 @@ submissions = st.fixed_dictionaries(
         "kind": st.sampled_from(["plain", "plain", "for group", "no preemption", "agent"]),
         "gang": st.one_of(st.none(), gangs),
         "job": st.sampled_from([False, False, True]),
+        "topology": st.sampled_from(["", "", "rack", "preferred:rack", "slice:2:rack"]),
     }
 )
 
@@ -112,7 +113,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @initialize(p=specs, q=specs, quota=st.sampled_from([4, 12]), known=st.booleans())
     def begin(self, p, q, quota, known):
-        self.mesh = Mesh(label_preemption_rules=RULES)
+        self.mesh = Mesh(label_preemption_rules=RULES, topology_levels=("rack",))
         if known:
             self.observe()
         for name, spec in (("p", p), ("q", q), ("plain", None)):
@@ -155,6 +156,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.requests += 1
         kind, bundles = given["kind"], given["need"]
         payload = given["gang"] or (JobPayload() if given["job"] else SINGLE_PROCESS)
+        topology = given["topology"]
+        if isinstance(payload, AgentPayload) or getattr(payload, "replicas", 0) or kind == "agent":
+            topology = ""
+        if topology.startswith("slice") and len(bundles) == 3:
+            topology = ""
         many = len(bundles) > 1 or not isinstance(payload, AgentPayload)
         stimulus = self.mesh.submission(
             name,
@@ -165,6 +171,7 @@ class GroupMachine(RuleBasedStateMachine):
             duration=given["duration"],
             bundles=bundles if many else (),
             payload=payload,
+            topology=topology,
             more={
                 "request_id": f"r{self.requests}",
                 "may_preempt": kind != "no preemption",
@@ -206,6 +213,8 @@ class GroupMachine(RuleBasedStateMachine):
         assert group.shape.holds(need)
         if given["gang"] is not None:
             self.members_stand_as_asked(given["gang"], group)
+        if group.shape.topology is not None and group.shape.topology.required:
+            assert len({NODES[n]["labels"]["rack"] for n in group.node_ids}) == 1
         if group.reserved:
             by_label = bool(spec.entitled_labels) and given["labels"] == {"role": "train"}
             priority = 5.0 if given["kind"] == "agent" else given["priority"]
