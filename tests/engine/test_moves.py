@@ -2,6 +2,7 @@
 
 import pytest
 
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import facts as f
 from tests.engine.builders import Mesh, node, pool
@@ -107,3 +108,31 @@ def test_moves_come_to_an_end(gangs):
     moves = [fact for fact in m.facts if isinstance(fact, f.EvictionStarted)]
     assert len(moves) <= 2
     assert len(m.waiting()) == max(0, gangs - 2)
+
+
+def test_a_smaller_task_is_moved_out_of_the_rack_that_a_gang_requires():
+    racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r2"}
+    m = Mesh(
+        pool("p", gpu=64),
+        nodes=[node(name, gpu=8, labels={"rack": rack}) for name, rack in racks.items()],
+        defragment_after_s=AFTER_S,
+        topology_levels=("rack",),
+    )
+    for name in "ac":
+        run(m, f"large-{name}", gpu=8)
+        run(m, f"large-{name}2", gpu=7)
+        run(m, f"small-{name}", gpu=1)
+    for task_id in [task for task in m.state.running.by_id if task.startswith("large")]:
+        m.complete(task_id)
+    whole = {"bundles": [{"gpu": 8}] * 2, "payload": GangPayload(strategy="PACK")}
+    small = {m.state.agents[f"small-{name}"].node_id for name in "ac"}
+    assert {racks[node_id] for node_id in small} == {"r1", "r2"}
+    m.queue("gang", topology="rack", **whole)
+    assert m.ends == {}
+    pass_time(m, AFTER_S)
+    (moved,) = m.ends
+    left = racks[m.state.agents[moved].node_id]
+    m.leave(moved, saved=True)
+    group = m.state.groups.by_id[m.state.agents["gang"].group_id]
+    assert {racks[node_id] for node_id in group.node_ids} == {left}
+    assert racks[m.starts[moved].node_id] != left
