@@ -120,6 +120,8 @@ class World:
         first = next(iter(state.queue.of_pool("p")), None)
         if first is None or first.not_before > self.mesh.now or self.mesh.ends:
             return
+        if any(task.not_before for task in state.queue.by_id.values()):
+            return  # one that was lost with its node keeps its place until its next attempt
         if not first.submission.agent.bundles or len(first.submission.agent.bundles) < 2:
             return
         has_quota = first.submission.agent.resources.fits(state.ledger.accounts["p"].free)
