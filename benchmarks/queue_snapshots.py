@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,8 @@ from schedulemesh.store.recovery import Stored
 from schedulemesh.store.sql import SqlJournal
 
 OWNERS = 50
+#: Arguments that are stored at once.
+_BATCH = 10_000
 
 
 def queue_snapshots(restored: int = 1_000_000, queued: int = 500_000) -> list[Row]:
@@ -34,33 +37,48 @@ def queue_snapshots(restored: int = 1_000_000, queued: int = 500_000) -> list[Ro
         chunks = pool.apply(_chunks, (restored,))
         took, decoding, each = pool.apply(_restoring, (chunks,))
         fewer = pool.apply(_chunks, (queued,))
-        stop, whole = pool.apply(_stop, (fewer,))
+        stop, whole = pool.apply(_stop, (fewer, 0))
+        own = pool.apply(_chunks, (queued, True))
+        stop_own, whole_own = pool.apply(_stop, (own, queued))
     what = f"restore a snapshot of {restored:,} queued tasks"
     size = sum(map(len, chunks)) / restored
     return [
         at_most(f"{what}, processor time", took, 2.5, " s"),
         note(f"{what}, relative to decoding it", f"{took / decoding:.3g} ×, {decoding:.3g} s"),
         at_most(f"{what}, memory of each", round(each), 700, " B", f"{size:.0f} B stored"),
-        at_most(
-            f"longest stop of decisions by a snapshot of {queued:,} queued tasks, processor time",
-            stop * 1e3,
-            10.0,
-            " ms",
-            f"it takes {whole:.3g} s",
-        ),
+        _stops(queued, "", stop, whole),
+        _stops(queued, " with arguments of their own", stop_own, whole_own),
     ]
 
 
-def _chunks(count: int) -> list[bytes]:
-    """A snapshot with so many tasks in the queue, each with an owner, a class and a duration."""
+def _stops(queued: int, which: str, stop_s: float, whole_s: float) -> Row:
+    what = f"longest stop of decisions by a snapshot of {queued:,} queued tasks{which}"
+    return at_most(
+        f"{what}, processor time", stop_s * 1e3, 10.0, " ms", f"it takes {whole_s:.3g} s"
+    )
+
+
+def _chunks(count: int, own_arguments: bool = False) -> list[bytes]:
+    """A snapshot with so many tasks in the queue, each with an owner, a class and a duration, and maybe with
+    arguments of its own.
+    """
     engine = Engine()
     for stimulus in opening(1):
         engine.handle(stimulus, 1.0)
     by_id = engine.state.queue.by_id
     for number in range(count):
-        task = QueuedTask(submission=_submission(number), queued_at=number / 100, number=number + 1)
+        submission = _submission(number)
+        if own_arguments:
+            agent = msgspec.structs.replace(submission.agent, arguments_key=_key(number))
+            submission = msgspec.structs.replace(submission, agent=agent)
+        task = QueuedTask(submission=submission, queued_at=number / 100, number=number + 1)
         by_id[task.task_id] = task
     return [encode_chunk(part) for part in parts(take_snapshot(engine.state))]
+
+
+def _key(number: int) -> str:
+    """The key of the arguments of a task."""
+    return sha256(number.to_bytes(8, "big")).hexdigest()
 
 
 def _submission(number: int) -> TaskSubmitted:
@@ -85,17 +103,20 @@ def _restoring(chunks: list[bytes]) -> tuple[float, float, float]:
     return took, time.process_time() - began, each
 
 
-def _stop(chunks: list[bytes]) -> tuple[float, float]:
+def _stop(chunks: list[bytes], arguments: int) -> tuple[float, float]:
     """The longest time between two turns of the event loop while a snapshot is taken, and the time until it
-    is stored; in seconds.
+    is stored; in seconds. ``arguments``: of how many tasks the arguments are stored.
     """
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_snapshot(Path(folder) / "journal.sqlite", chunks))
+        return asyncio.run(_snapshot(Path(folder) / "journal.sqlite", chunks, arguments))
 
 
-async def _snapshot(path: Path, chunks: list[bytes]) -> tuple[float, float]:
+async def _snapshot(path: Path, chunks: list[bytes], arguments: int) -> tuple[float, float]:
     journal = SqlJournal(path)
     journal.begin()
+    for first in range(0, arguments, _BATCH):
+        numbers = range(first, min(first + _BATCH, arguments))
+        journal.append(b"", {_key(number): b"arguments" for number in numbers})
     journal.compact(chunks, journal.last, frozenset())
     journal.close()
     reactor = await Reactor.recover(SqlJournal(path))

@@ -7,8 +7,7 @@ them, *blobs* (classes, arguments, payloads and saved states, by the hash of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from schedulemesh.errors import JournalError, JournalTakenOverError
@@ -50,7 +49,7 @@ class Journal(Protocol):
         self,
         parts: Sequence[bytes],
         upto: int,
-        keep: AbstractSet[str],
+        keep: Container[str],
         keep_after: int | None = None,
     ) -> None:
         """Replace all commits up to number ``upto`` by a snapshot.
@@ -64,8 +63,8 @@ class Journal(Protocol):
     def blob(self, key: str) -> bytes | None:
         """The bytes of a key; None: never stored, or removed."""
 
-    def blob_sizes(self) -> dict[str, int]:
-        """The size of each blob in bytes."""
+    def blob_sizes(self, keys: Iterable[str] | None = None) -> dict[str, int]:
+        """The size in bytes of those of these blobs that are stored; None: of all."""
 
     def note(self, name: str) -> bytes | None:
         """The note of this name; None: there is none."""
@@ -128,7 +127,7 @@ class MemoryJournal:
         self,
         parts: Sequence[bytes],
         upto: int,
-        keep: AbstractSet[str],
+        keep: Container[str],
         keep_after: int | None = None,  # noqa: ARG002  # no history follows a journal in memory
     ) -> None:
         """See Journal."""
@@ -142,9 +141,11 @@ class MemoryJournal:
         entry = self._blobs.get(key)
         return None if entry is None else entry[1]
 
-    def blob_sizes(self) -> dict[str, int]:
+    def blob_sizes(self, keys: Iterable[str] | None = None) -> dict[str, int]:
         """See Journal."""
-        return {key: len(data) for key, (_, data) in self._blobs.items()}
+        blobs = self._blobs
+        stored_keys = blobs.keys() if keys is None else blobs.keys() & set(keys)
+        return {key: len(blobs[key][1]) for key in stored_keys}
 
     def note(self, name: str) -> bytes | None:
         """See Journal."""

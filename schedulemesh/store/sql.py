@@ -15,14 +15,14 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
 from schedulemesh.store import notes, statements
 from schedulemesh.store.address import Address, JournalAddress
+from schedulemesh.store.blob_keys import PORTION
 from schedulemesh.store.connections import FileConnection, JournalConnection, ServerError
 from schedulemesh.store.damage import refused
 from schedulemesh.store.disk import is_of_content, reason_of, was_not_written
@@ -156,7 +156,7 @@ class SqlJournal:
         self,
         parts: Sequence[bytes],
         upto: int,
-        keep: AbstractSet[str],
+        keep: Container[str],
         keep_after: int | None = None,
     ) -> None:
         """See Journal."""
@@ -190,12 +190,16 @@ class SqlJournal:
             )
         return data
 
-    def blob_sizes(self) -> dict[str, int]:
+    def blob_sizes(self, keys: Iterable[str] | None = None) -> dict[str, int]:
         """See Journal."""
         with self._transaction("be read") as connection:
-            rows = connection.rows(statements.BLOB_SIZES, {"journal": self._id})
-            # Other threads take turns with this; not with ``dict(rows)``.
-            return {key: size for key, size in rows}  # noqa: C416
+            if keys is None:
+                return dict(connection.rows(statements.BLOB_SIZES, {"journal": self._id}))
+            sizes: dict[str, int] = {}
+            for key in keys:
+                one = {"journal": self._id, "key": key}
+                sizes.update(connection.rows(statements.BLOB_SIZE, one))
+            return sizes
 
     def note(self, name: str) -> bytes | None:
         """See Journal."""
@@ -302,13 +306,19 @@ class SqlJournal:
             statements.INSERT_BLOB, {**one, "number": number, "crc": zlib.crc32(data), "data": data}
         )
 
-    def _drop_blobs(self, connection: JournalConnection, keep: AbstractSet[str]) -> None:
+    def _drop_blobs(self, connection: JournalConnection, keep: Container[str]) -> None:
+        """In portions: to read, or to free, all keys at once would take the interpreter from others."""
         old = {"journal": self._id, "number": self._base}
-        unused = [key for (key,) in connection.rows(statements.BLOBS_UPTO, old) if key not in keep]
-        if unused:
-            connection.change_each(
-                statements.DROP_BLOB_UPTO, [{**old, "key": key} for key in unused]
-            )
+        after = ""
+        while True:
+            portion = {**old, "after": after, "limit": PORTION}
+            keys = [key for (key,) in connection.rows(statements.BLOBS_UPTO, portion)]
+            unused = [{**old, "key": key} for key in keys if key not in keep]
+            if unused:
+                connection.change_each(statements.DROP_BLOB_UPTO, unused)
+            if len(keys) < PORTION:
+                return
+            after = keys[-1]
 
     def _check(self, what: str, rows: Sequence[Any], first: int, last: int) -> None:
         """Raise JournalError unless the numbers run from first to last and each checksum is right."""

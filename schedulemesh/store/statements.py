@@ -59,7 +59,11 @@ INSERT_BLOB = (
 BLOB = 'SELECT data FROM schedulemesh_blobs WHERE journal = :journal AND "key" = :key'
 BLOB_NUMBER = 'SELECT number FROM schedulemesh_blobs WHERE journal = :journal AND "key" = :key'
 BLOB_SIZES = 'SELECT "key", length(data) FROM schedulemesh_blobs WHERE journal = :journal'
-BLOBS_UPTO = 'SELECT "key" FROM schedulemesh_blobs WHERE journal = :journal AND number <= :number'
+BLOB_SIZE = f'{BLOB_SIZES} AND "key" = :key'
+BLOBS_UPTO = (
+    'SELECT "key" FROM schedulemesh_blobs WHERE journal = :journal AND number <= :number '
+    'AND "key" > :after ORDER BY "key" LIMIT :limit'
+)
 RENEW_BLOB = (
     'UPDATE schedulemesh_blobs SET number = :number WHERE journal = :journal AND "key" = :key'
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -91,7 +90,7 @@ class GroupWriter:
         self,
         parts: Sequence[bytes],
         upto: int,
-        keep: AbstractSet[str],
+        keep: Container[str],
         keep_after: int | None = None,
     ) -> asyncio.Future[None]:
         """Done once the snapshot has replaced all commits up to this number, of which those after
@@ -213,7 +212,7 @@ class GroupWriter:
         self,
         parts: Sequence[bytes],
         upto: int,
-        keep: AbstractSet[str],
+        keep: Container[str],
         keep_after: int | None,
     ) -> None:
         self._insist_it_works()

@@ -85,10 +85,10 @@ class StoryJournal:
         self._journal.compact(parts, upto, *more)
         self._disk.check("compacted")
 
-    def blob_sizes(self):
+    def blob_sizes(self, keys=None):
         """See Journal."""
         self._disk.check("blob_sizes")
-        return self._journal.blob_sizes()
+        return self._journal.blob_sizes(keys)
 
     def put_note(self, name, data):
         """See Journal."""

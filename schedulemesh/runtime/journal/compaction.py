@@ -21,6 +21,7 @@ import msgspec
 from schedulemesh.engine.codec import encode_chunk
 from schedulemesh.engine.state.snapshot import parts, referenced, take_snapshot
 from schedulemesh.errors import JournalError
+from schedulemesh.store.blob_keys import portions
 from schedulemesh.store.recovery import Stored
 
 logger = logging.getLogger(__name__)
@@ -37,14 +38,15 @@ class Compacted(msgspec.Struct, frozen=True):
     """A snapshot as it is stored."""
 
     parts: list[bytes]
-    #: The keys of the stored bytes to which it refers.
-    keys: frozenset[str]
+    #: The keys of the stored bytes to which it refers, see ``blob_keys.portions``.
+    keys: list[bytes]
 
 
 def compacted(stored: Stored) -> Compacted:
     """The snapshot that replaces all that is stored. Raises JournalError if that cannot be read."""
     snapshot = take_snapshot(stored.fold())
-    return Compacted([encode_chunk(part) for part in parts(snapshot)], referenced(snapshot))
+    chunks = [encode_chunk(part) for part in parts(snapshot)]
+    return Compacted(chunks, portions(referenced(snapshot)))
 
 
 class Compaction:
@@ -87,8 +89,7 @@ class Compaction:
                 write_entries(process.stdin, stored.records)
                 process.stdin.close()
                 chunks = list(read_entries(process.stdout))
-                # One by one: to free a list of very many at once would take longer than a turn of a thread.
-                keys = frozenset(key.decode() for key in read_entries(process.stdout))
+                keys = list(read_entries(process.stdout))
             finally:
                 self._process = None
                 process.kill()
@@ -129,7 +130,7 @@ def main() -> None:
         stored = Stored(parts=chunks, records=list(read_entries(sys.stdin.buffer)))
         made = compacted(stored)
         write_entries(sys.stdout.buffer, made.parts)
-        write_entries(sys.stdout.buffer, [key.encode() for key in made.keys])
+        write_entries(sys.stdout.buffer, made.keys)
     except (EOFError, BrokenPipeError):
         os._exit(1)  # the supervisor has ended; nothing is flushed into a closed pipe
 

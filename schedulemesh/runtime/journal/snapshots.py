@@ -17,6 +17,7 @@ from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.runtime.journal.compaction import Compaction
 from schedulemesh.runtime.threads import in_thread
+from schedulemesh.store.blob_keys import BlobKeys
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.writer import GroupWriter
 
@@ -91,7 +92,8 @@ class Snapshots:
             await self._decider.until_consistent()
             stored = await self._writer.mark()
             made = await in_thread(functools.partial(self._compaction.run, stored))
-            await self._writer.compact(made.parts, stored.last, made.keys, self.keep_after())
+            keys = BlobKeys(made.keys)
+            await self._writer.compact(made.parts, stored.last, keys, self.keep_after())
         except JournalError as error:
             logger.warning("no snapshot of the journal could be made: %s", error)
         except Exception:  # logged: the next one is due after as many facts
@@ -105,9 +107,10 @@ class Snapshots:
 
     async def _forget_states(self) -> None:
         """Delete saved states that are too old, and the oldest ones above the size limit."""
-        if not past_states(self._decider.state):
+        past = past_states(self._decider.state)
+        if not past:
             return
-        sizes = await in_thread(self._journal.blob_sizes)
+        sizes = await in_thread(functools.partial(self._journal.blob_sizes, past.keys()))
         past = past_states(self._decider.state)
         oldest = self._decider.now() - self._settings.saved_state_s
         over = sum(sizes.get(key, 0) for key in past) - self._settings.saved_states_bytes
