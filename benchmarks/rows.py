@@ -70,7 +70,8 @@ def ratio_table(rows: Sequence[Row]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for row in rows:
         cells = row["what"], row["floor"], row["peer"], row["ours"], row["measured"], row["target"]
-        yield f"| {' | '.join((*cells, _verdict(row['met'])))} |"
+        verdict = "**missed**" if row["met"] is False else _verdict(row["met"])
+        yield f"| {' | '.join((*cells, verdict))} |"
 
 
 def _row(what: str, target: str, value: float, unit: str, met: bool, detail: str) -> Row:

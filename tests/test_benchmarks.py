@@ -109,7 +109,7 @@ def test_rows_of_ratios_are_a_table_of_a_page(capsys):
     assert head == "| what | floor | peer | ours | ratio | mark | |"
     assert {line.count("|") for line in (head, rule, first, second)} == {8}
     assert first.startswith("| durable commit of a submission")
-    assert second == f"| a / b | {row['floor']} |  | {row['ours']} | 0.7 | ≤ 0.5 | MISSED |"
+    assert second == f"| a / b | {row['floor']} |  | {row['ours']} | 0.7 | ≤ 0.5 | **missed** |"
 
 
 def test_an_unknown_group_is_refused():
