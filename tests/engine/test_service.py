@@ -56,7 +56,7 @@ def test_the_evicted_task_evicts_nobody():
 def run_after_eviction(m, name, victim):
     m.queue(name, gpu=8, class_key="c", on_preempted="requeue")
     m.leave(victim, saved=True)
-    m.report(name)
+    m.report(name, capabilities=("save_state",))
 
 
 def test_the_service_of_earlier_attempts_counts():
@@ -171,3 +171,52 @@ def test_another_pools_own_quota_is_not_touched_and_its_loans_are():
     m.queue("short", "p", gpu=8)
     pass_time(m, 2 * HOUR)
     assert list(m.ends) == ["borrower"]
+
+
+def promoting_mesh(after_s):
+    m = mesh()
+    m.order_by(order="two_level_las", las_preempts=True, promote_after_s=after_s)
+    return m
+
+
+def in_turn_after_a_long_wait():
+    """ "long" has waited for two hours, has evicted "other", and runs."""
+    m = promoting_mesh(2 * HOUR)
+    run(m, "long")
+    pass_time(m, HOUR)
+    run_after_eviction(m, "other", "long")
+    pass_time(m, 2 * HOUR - 1)
+    assert (m.ends, m.waiting()) == ({}, ["long"])
+    pass_time(m, 1)
+    assert list(m.ends) == ["other"]
+    m.leave("other", saved=True)
+    m.report("long", capabilities=("save_state",))
+    return m
+
+
+def test_a_task_that_has_waited_for_long_evicts_like_one_of_the_first_level():
+    m = in_turn_after_a_long_wait()
+    assert m.waiting() == ["other"]
+
+
+def test_a_task_that_has_waited_for_long_runs_for_as_long_before_it_is_evicted_by_the_order():
+    m = in_turn_after_a_long_wait()
+    m.queue("short", gpu=1)
+    pass_time(m, 2 * HOUR - 1)
+    assert (m.ends, m.waiting()) == ({}, ["short", "other"])
+    pass_time(m, 1)
+    assert list(m.ends) == ["long"]
+    m.leave("long", saved=True)
+    m.report("other", capabilities=("save_state",))
+    assert m.waiting() == ["short", "long"]
+
+
+def test_a_task_that_was_moved_to_the_front_evicts_nobody_for_that():
+    m = promoting_mesh(10 * HOUR)
+    run(m, "long")
+    pass_time(m, HOUR)
+    run_after_eviction(m, "other", "long")
+    pass_time(m, 2 * HOUR)
+    m.change("long", to_front=True)
+    pass_time(m, 1)
+    assert (m.ends, m.waiting()) == ({}, ["long"])

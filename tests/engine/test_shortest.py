@@ -116,3 +116,20 @@ def test_a_task_is_evicted_as_often_as_it_may_be():
     m.queue("another", gpu=8, duration=10)
     pass_time(m, 60)
     assert m.ends == {}
+
+
+def test_a_task_that_has_waited_for_long_evicts_a_shorter_one_and_runs_for_as_long():
+    m = mesh()
+    m.order_by(order="shortest_remaining", shortest_preempts=True, promote_after_s=50.0)
+    run(m, "short", 90)
+    m.queue("long", gpu=8, duration=1000, class_key="c", on_preempted="requeue")
+    pass_time(m, 49)
+    assert m.ends == {}
+    pass_time(m, 1)
+    assert list(m.ends) == ["short"]
+    m.leave("short", saved=True)
+    m.report("long", capabilities=("save_state",))
+    pass_time(m, 49)
+    assert (m.ends, m.waiting()) == ({}, ["short"])
+    pass_time(m, 1)
+    assert list(m.ends) == ["long"]

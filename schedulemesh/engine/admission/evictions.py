@@ -465,10 +465,10 @@ def _candidates_behind(case: Case) -> SavableTasks | None:
     if task is None:
         return None
     incoming = request.incoming(state)
-    begins_s = least_service_evicted(state, task.task_id)
+    begins_s = least_service_evicted(state, task.task_id, tx.now)
     if begins_s is not None:
         return SecondLevel(state, incoming, tx.now, veto, limits, begins_s=begins_s)
-    remaining = left_of_incoming(state, task, request.need)
+    remaining = left_of_incoming(state, task, request.need, tx.now)
     return (
         None
         if remaining is None

@@ -34,8 +34,10 @@ from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.ranked import RankedCandidates
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.preemption_rules import Incoming, Verdict
+from schedulemesh.engine.state.queued_tasks import front_of
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 
@@ -61,6 +63,33 @@ def saves_states(state: MeshState, agent: Agent) -> bool:
     return handlers is not None and handlers.preserver_key is not None
 
 
+def comes_first_for_its_wait(state: MeshState, task_id: str, now: float) -> bool:
+    """Whether a task that waits was put first and has waited for ``promote_after_s``."""
+    waiting, limit_s = state.queue.by_id.get(task_id), state.queue.policy.promote_after_s
+    if waiting is None or not waiting.front or not limit_s:
+        return False
+    return waiting.queued_at + limit_s <= now
+
+
+def turn_ends_at(state: MeshState, task: RunningTask) -> float:
+    """Until when a task that was put first is not evicted because of the order of the queue: it runs for as
+    long as a task waits before it comes first, so that it makes progress however many tasks come before it.
+    """
+    return task.started_at + state.queue.policy.promote_after_s if front_of(task) else 0.0
+
+
+def _still_first(state: MeshState, task_ids: frozenset[str], now: float) -> frozenset[str]:
+    """Those of the tasks put first that were moved to the front, or whose turn after a long wait goes on."""
+    if not state.queue.policy.promote_after_s:
+        return task_ids
+    tasks = map(state.running.by_id.__getitem__, task_ids)
+    return frozenset(
+        task.spec.task_id
+        for task in tasks
+        if front_of(task) > PROMOTED or turn_ends_at(state, task) > now
+    )
+
+
 class SavableTasks(RankedCandidates):
     """The tasks that such an eviction may concern; subclasses say for which of them there is a reason."""
 
@@ -79,7 +108,7 @@ class SavableTasks(RankedCandidates):
         limits: Limits,
     ) -> None:
         super().__init__(state.preemption, state.running, incoming, now, veto, limits)
-        self._came_first = limits.put_first
+        self._came_first = _still_first(state, limits.put_first, now)
         self._state = state
         #: Whether tasks of a class may be evicted, as far as that was asked.
         self._may_leave_by_class: dict[TaskClass, bool] = {}

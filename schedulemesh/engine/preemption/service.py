@@ -4,6 +4,9 @@ It needs the order ``two_level_las`` and ``las_preempts`` in the policy of the q
 level may evict running tasks of the second (``savable`` says which; of those evicted least often the one that
 has used most comes first). Nobody is evicted for a task of the second level, so no two tasks evict each other
 for ever.
+
+With ``promote_after_s`` a task that has waited for so long counts as one of the first level, as in the boost
+of multi-level feedback queues, and then runs for as long before it is evicted for others of the first level.
 """
 
 from __future__ import annotations
@@ -14,14 +17,18 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.savable import SavableTasks
+from schedulemesh.engine.preemption.savable import (
+    SavableTasks,
+    comes_first_for_its_wait,
+    turn_ends_at,
+)
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.preemption_rules import Incoming
 from schedulemesh.engine.state.tasks import RunningTask
 
 
-def least_service_evicted(state: MeshState, task_id: str) -> float | None:
+def least_service_evicted(state: MeshState, task_id: str, now: float) -> float | None:
     """From how many used GPU-seconds on running tasks may be evicted for a task that is submitted, or waits;
     None: none may be for that.
     """
@@ -30,6 +37,8 @@ def least_service_evicted(state: MeshState, task_id: str) -> float | None:
         return None
     waiting = state.queue.by_id.get(task_id)
     used_s = 0.0 if waiting is None else waiting.attempts.gpu_s
+    if comes_first_for_its_wait(state, task_id, now):
+        used_s = 0.0
     return None if policy.las_level(used_s) else policy.las_limit_s
 
 
@@ -54,14 +63,17 @@ class SecondLevel(SavableTasks):
 
     def candidate_of(self, task: RunningTask) -> Candidate | None:
         """See ``Candidates.candidate_of``."""
-        return None if task.gpu_s(self._now) < self._begins_s else super().candidate_of(task)
+        if task.gpu_s(self._now) < self._begins_s or turn_ends_at(self._state, task) > self._now:
+            return None
+        return super().candidate_of(task)
 
     def _ready_at(self, task: RunningTask) -> float:
         ready_at = super()._ready_at(task)
         if ready_at == float("inf"):
             return ready_at
         left_s = self._begins_s - task.attempts.gpu_s
-        return max(ready_at, task.started_at + left_s / task.resources.gpus)
+        used_at = task.started_at + left_s / task.resources.gpus
+        return max(ready_at, used_at, turn_ends_at(self._state, task))
 
     @property
     def _kind(self) -> tuple[Hashable, ...]:

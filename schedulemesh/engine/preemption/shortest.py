@@ -6,6 +6,9 @@ time rule of Schrage (1968); with ``shortest_service`` time counts once for each
 2019). What a running task has left only decreases, and what a waiting one has left stays the same: so a task
 that was evicted has more left than the one that evicted it for as long as both live, and no two evict each
 other for ever. Only declared durations count here: tasks without one count as the longest, and evict nobody.
+
+With ``promote_after_s`` a task that has waited for so long counts as one that has nothing left, and then runs
+for as long before it is evicted for shorter ones.
 """
 
 from __future__ import annotations
@@ -17,7 +20,11 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, TaskSpec
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.savable import SavableTasks
+from schedulemesh.engine.preemption.savable import (
+    SavableTasks,
+    comes_first_for_its_wait,
+    turn_ends_at,
+)
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.preemption_rules import Incoming
@@ -27,11 +34,13 @@ from schedulemesh.engine.state.tasks import RunningTask
 _INFINITY = float("inf")
 
 
-def left_of_incoming(state: MeshState, task: TaskSpec, need: Resources) -> float | None:
+def left_of_incoming(state: MeshState, task: TaskSpec, need: Resources, now: float) -> float | None:
     """What a task has left that is submitted, or waits; None: it evicts nobody for that."""
     policy = state.queue.policy
     if not policy.shortest_preempts or policy.order not in BY_REMAINING:
         return None
+    if comes_first_for_its_wait(state, task.task_id, now):
+        return 0.0
     waiting = state.queue.by_id.get(task.task_id)
     attempts = FIRST_ATTEMPT if waiting is None else waiting.attempts
     remaining = _left(task, attempts.ran_s, need, policy)
@@ -65,7 +74,10 @@ class LongerTasks(SavableTasks):
 
     def candidate_of(self, task: RunningTask) -> Candidate | None:
         """See ``Candidates.candidate_of``."""
-        return None if self._left(task) <= self._incoming_left else super().candidate_of(task)
+        in_turn = turn_ends_at(self._state, task) > self._now
+        if in_turn or self._left(task) <= self._incoming_left:
+            return None
+        return super().candidate_of(task)
 
     def _left(self, task: RunningTask) -> float:
         ran_s = task.attempts.ran_s + max(0.0, self._now - task.started_at)
