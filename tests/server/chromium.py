@@ -150,6 +150,10 @@ class Tab:
         while not self._loaded.empty():
             self._loaded.get()
         act()
+        self.next_load()
+
+    def next_load(self):
+        """Wait until a page has come that was not waited for yet."""
         self._loaded.get(timeout=PATIENCE_S)
 
     def run(self, script):

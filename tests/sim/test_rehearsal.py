@@ -75,7 +75,7 @@ def test_so_it_is_where_every_action_and_every_tick_comes_at_another_time(seed, 
 # of interventions, some all but one.
 @pytest.mark.parametrize(
     ("seed", "kinds"),
-    [(0, 10), (1, 9), (2, 9), (29, 9), (30, 10), (32, 10), (35, 10), (38, 10), (42, 10), (90, 10)],
+    [(0, 10), (1, 10), (2, 9), (29, 9), (30, 10), (32, 10), (35, 10), (38, 10), (42, 10), (90, 10)],
 )
 def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, kinds, tmp_path):
     jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
