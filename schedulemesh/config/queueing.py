@@ -52,7 +52,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     las_preempts: bool = False
     #: After how many seconds of waiting a task comes before all that have waited less, whatever the order;
     #: the one first submitted first. With ``las_preempts`` or ``shortest_preempts`` it evicts as one that has
-    #: used nothing or has nothing left, and is not evicted for these two reasons for as long. 0: no task does.
+    #: used nothing or has nothing left, and for as long is not evicted for these two reasons. 0: no task
+    #: does.
     promote_after_s: float = 0.0
     #: Whether with "shortest_remaining" and "shortest_service" a task may evict running tasks that have more
     #: left than itself, of its own pool or on borrowed quota, whatever the priorities; not those that cannot
