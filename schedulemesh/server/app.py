@@ -58,6 +58,7 @@ from schedulemesh.server.guard import BasePath, Guard, TokenSource, address_of, 
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import document
+from schedulemesh.server.pacing import AnswerT, SearchPace
 from schedulemesh.server.page.app import Page
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
@@ -71,7 +72,6 @@ from schedulemesh.server.problems import (
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
 from schedulemesh.server.request_limits import check_json
-from schedulemesh.server.search_pace import AnswerT, SearchPace
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
 

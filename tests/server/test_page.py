@@ -440,7 +440,7 @@ def test_what_is_no_page_is_said_on_one(browser, path):
 def test_while_the_supervisor_is_away_the_page_says_so_and_tries_again(api, browser, monkeypatch):
     browser.sign_in()
     monkeypatch.setattr(api.gateway, "cut_off", True)
-    monkeypatch.setattr(reads, "_YOUNG_S", 0.0)
+    monkeypatch.setattr(reads, "YOUNG_S", 0.0)
     answer = browser.client.get("/queue")
     assert (answer.status_code, answer.headers["refresh"]) == (503, "5")
     assert "does not answer" in Document(answer.text).words

@@ -8,13 +8,13 @@ import logging
 import re
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
-from weakref import WeakValueDictionary
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -29,6 +29,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.processor_time import ProcessorTime
 from schedulemesh.protocol.wording import translated
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
@@ -47,11 +48,13 @@ from schedulemesh.server.guard import (
     address_of,
     check_connection,
 )
+from schedulemesh.server.pacing import Elsewhere, Pace
 from schedulemesh.server.page.actions import MAX_TARGETS, action_named
 from schedulemesh.server.page.array import array
 from schedulemesh.server.page.audit import audit
 from schedulemesh.server.page.carrying_out import carry_out
 from schedulemesh.server.page.confirmation import after, confirmation, form_of
+from schedulemesh.server.page.drawn_screens import DrawnScreens
 from schedulemesh.server.page.evictions import evictions
 from schedulemesh.server.page.links import ARRAY, RUNNING, TASK, link, link_to_task
 from schedulemesh.server.page.nodes import nodes
@@ -138,7 +141,7 @@ class Screen(NamedTuple):
     #: Of its template, and of the text with its title.
     name: str
     #: What its template shows, for a query.
-    view: Callable[[ScreenReads, QueryParams], Awaitable[View]]
+    view: Callable[[ScreenReads, QueryParams], Coroutine[Any, Any, View]]
     #: Whether the menu has it.
     in_menu: bool = True
     #: Whether it is shown anew when something has changed.
@@ -195,9 +198,11 @@ class Page:
         self._rehearsals = Rehearsals(run_command)
         self._templates = _templates()
         #: Held while a screen is drawn, which takes as long as dozens of calls: beside the loop, where others
-        #: are served, one at a time, and of each token one, so that the screens of others wait for one of it.
+        #: are served, one at a time.
         self._drawing = asyncio.Lock()
-        self._drawing_of_token: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        #: Of the screens with each token, by its name: the screens of others wait for one of it.
+        self._paces: dict[str, Pace] = {}
+        self._drawn_screens = DrawnScreens(lambda: self._reads.stamp)
 
     def routes(self) -> list[Route]:
         """The paths of the page."""
@@ -223,19 +228,39 @@ class Page:
         frame: dict[str, Any] = {"screen": screen}
 
         async def drawn(visit: Visit, caller: TokenCaller) -> Response:
-            reads = self._reads_of(visit, caller)
-            about = await reads.facts(GetAbout())
-            frame.update(caller=caller, scheduler=about["name"], now=about["time"])
-            view = await screen.view(reads, request.query_params)
-            async with self._drawing_with(caller.token.name), self._drawing:
-                draw = partial(self._drawn, visit, f"{screen.name}.html", {**frame, **view})
-                return await asyncio.to_thread(draw)
+            draw = partial(self._read_and_drawn, screen, visit, caller, frame)
+            if not screen.is_live or visit.preferences:
+                return await draw()
+            key = (
+                str(request.url),
+                visit.words.language,
+                visit.refreshes,
+                self._is_named(request),
+                msgspec.msgpack.encode(caller.token),
+            )
+            return await self._drawn_screens.drawn(key, draw)
 
         return await self._in_session(request, drawn, frame)
 
-    def _drawing_with(self, token: str) -> asyncio.Lock:
-        """Held while a screen is drawn for somebody with this token."""
-        return self._drawing_of_token.setdefault(token, asyncio.Lock())
+    async def _read_and_drawn(
+        self, screen: Screen, visit: Visit, caller: TokenCaller, frame: dict[str, Any]
+    ) -> Response:
+        """A screen as it is now. ``frame``: what its template shows besides, which is added."""
+        reads = self._reads_of(visit, caller)
+        about = await reads.facts(GetAbout())
+        frame.update(caller=caller, scheduler=about["name"], now=about["time"])
+        viewed = ProcessorTime(screen.view(reads, visit.request.query_params))
+        view = await viewed
+        draw = partial(self._drawn, visit, f"{screen.name}.html", {**frame, **view})
+
+        async def drawn(elsewhere: Elsewhere) -> Response:
+            elsewhere.seconds += viewed.seconds
+            async with self._drawing:
+                response, drawn_s = await asyncio.to_thread(_timed, draw)
+            elsewhere.seconds += drawn_s
+            return response
+
+        return await self._paces.setdefault(caller.token.name, Pace()).run(drawn)
 
     def _reads_of(self, visit: Visit, caller: TokenCaller) -> ScreenReads:
         language = visit.words.language
@@ -480,6 +505,12 @@ class Page:
             return bool(self._visitors.user(request))
         except Problem:
             return False
+
+
+def _timed(work: Callable[[], Response]) -> tuple[Response, float]:
+    """The result of work, and its seconds on a processor."""
+    began = time.thread_time()
+    return work(), time.thread_time() - began
 
 
 def _templates() -> Environment:

@@ -1,6 +1,6 @@
 """What screens read: through the API's shared reads, and not again while the last answer is young.
 
-So any number of open pages cost the supervisor no more than one of each read in ``_YOUNG_S``, and where
+So any number of open pages cost the supervisor no more than one of each read in ``YOUNG_S``, and where
 there are events, in ``_PACE_S``.
 """
 
@@ -26,15 +26,15 @@ from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.listings import Row
+from schedulemesh.server.pacing import SearchPace
 from schedulemesh.server.page.rehearsals import Rehearsals
 from schedulemesh.server.problems import Problem
-from schedulemesh.server.search_pace import SearchPace
 from schedulemesh.server.shared_reads import SharedReads
 
 #: Seconds for which an answer is shown again while there are no events.
-_YOUNG_S = 0.8
+YOUNG_S = 0.8
 #: While there are events, seconds between two equal reads: at least, and of a slow supervisor so many times
-#: what the last one took, up to ``_YOUNG_S``.
+#: what the last one took, up to ``YOUNG_S``.
 _PACE_S, _PATIENCE = 0.25, 4.0
 #: How many answers are kept.
 _MOST = 64
@@ -68,7 +68,7 @@ class _LastRead(msgspec.Struct):
     @property
     def due(self) -> float:
         """When the next one may begin after an event."""
-        return self.began + min(_YOUNG_S, max(_PACE_S, _PATIENCE * self.took_s))
+        return self.began + min(YOUNG_S, max(_PACE_S, _PATIENCE * self.took_s))
 
 
 class RecentReads:
@@ -89,16 +89,21 @@ class RecentReads:
         #: How often something was changed here.
         self._changes = 0
 
+    @property
+    def stamp(self) -> tuple[int | None, int]:
+        """Up to what an answer has to be true: equal while nothing is known to have happened."""
+        return self._position(), self._changes
+
     async def ask(self, call: Call) -> AnyAnswer:
         """The answer to a call that changes nothing, of this moment or shortly before."""
         key = encode_request(call)
         while True:
-            now, stamp = self._now(), (self._position(), self._changes)
+            now, stamp = self._now(), self.stamp
             last = self._last.get(key)
             if last is None or last.stamp == stamp or last.due <= now:
                 break
             await asyncio.sleep(last.due - now)
-        if last is not None and last.stamp == stamp and now - last.began < _YOUNG_S:
+        if last is not None and last.stamp == stamp and now - last.began < YOUNG_S:
             if last.answer is not None:
                 return last.answer
         else:
@@ -117,7 +122,7 @@ class RecentReads:
         before = self._last.pop(key, None)
         last = _LastRead(now, stamp, 0.0 if before is None else before.took_s)
         self._last[key] = last
-        old = [other for other, read in self._last.items() if now - read.began >= _YOUNG_S]
+        old = [other for other, read in self._last.items() if now - read.began >= YOUNG_S]
         for other in old or list(self._last)[:-_MOST]:
             del self._last[other]
         return last

@@ -13,7 +13,7 @@ from schedulemesh.api.tasks import CompleteTask, ExplainTask, ListTasks
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import Response, encode_answer
-from schedulemesh.server.search_pace import MAX_REST_S, REST, SearchPace
+from schedulemesh.server.pacing import MAX_REST_S, REST, Pace, SearchPace
 from tests.protocol.processor import Processor
 from tests.runtime import virtual_time
 
@@ -129,3 +129,22 @@ def test_what_is_a_search():
     assert EvaluatePreemption(priority=1.0, pool_name="p").searches
     assert not ListTasks().searches
     assert not CompleteTask(request_id="r", task_id="a").searches
+
+
+async def four_screens(processor):
+    """When four pieces of work begin that compute here and elsewhere, while another client floods."""
+    pace, begins = Pace(processor.clock), []
+
+    async def draw(elsewhere):
+        begins.append(asyncio.get_running_loop().time())
+        processor.compute(0.01)
+        await asyncio.sleep(0.5)  # it waits for its turn among those of all tokens
+        elsewhere.seconds += 0.02
+
+    await asyncio.gather(*(pace.run(draw) for _ in range(4)))
+    return [at - begins[0] for at in begins]
+
+
+def test_what_was_computed_elsewhere_counts_and_what_was_waited_for_does_not():
+    begins = virtual_time.run(four_screens(Processor()))
+    assert begins == pytest.approx([number * (0.5 + REST * 0.03) for number in range(4)])

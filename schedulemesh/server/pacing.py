@@ -1,0 +1,95 @@
+"""What a client may repeat as often as it likes is paced, so that most of the time is for others.
+
+With each token one search, and one screen of the page, is made at a time, and the next after a rest of
+``REST`` times what was computed for the last one, wherever that was. How busy others keep the processes is
+not its client's doing, and makes no rest longer. Who asks now and then does not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+from schedulemesh.protocol.answers import AnyAnswer, search_seconds
+from schedulemesh.protocol.processor_time import ProcessorTime
+
+AnswerT = TypeVar("AnswerT", AnyAnswer, bytes)
+Value = TypeVar("Value")
+
+#: The rest after something, in times of what was computed for it, and in seconds at most.
+REST, MAX_REST_S = 4.0, 1.0
+
+
+class Elsewhere:
+    """What was computed for something in other processes and threads."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+class Pace:
+    """Lets one piece of work be done at a time, with a rest after each. ``clock``: the processor time of the
+    thread of the event loop.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        #: The time of the loop before which nothing further begins.
+        self._rests_until = 0.0
+
+    async def run(self, work: Callable[[Elsewhere], Awaitable[Value]]) -> Value:
+        """The result of work, done in its turn. ``work`` adds to what it gets what is computed for it
+        elsewhere.
+
+        What has begun keeps its turn to its end though its client goes away: others compute it to its end
+        as well.
+        """
+        await self._turn.acquire()
+        try:
+            await asyncio.sleep(max(0.0, self._rests_until - asyncio.get_running_loop().time()))
+        except BaseException:
+            self._turn.release()
+            raise
+        return await asyncio.shield(asyncio.ensure_future(self._done(work)))
+
+    async def _done(self, work: Callable[[Elsewhere], Awaitable[Value]]) -> Value:
+        """Do work whose turn it is, and set how long the next one waits."""
+        loop, elsewhere = asyncio.get_running_loop(), Elsewhere()
+
+        async def worked() -> Value:
+            return await work(elsewhere)
+
+        timed = ProcessorTime(worked(), self._clock)
+        try:
+            return await timed
+        finally:
+            rest_s = min(MAX_REST_S, REST * (elsewhere.seconds + timed.seconds))
+            self._rests_until = loop.time() + rest_s
+            self._turn.release()
+
+
+class SearchPace(Pace):
+    """That of searches: a dry run, an evaluation or an explanation changes nothing, but may take the
+    supervisor a hundred times as long as a read of a list.
+    """
+
+    async def search(
+        self, ask: Callable[[], Awaitable[AnswerT]], respond: Callable[[AnswerT], Value]
+    ) -> Value:
+        """What ``respond`` makes of the answer to a search, which is asked for in its turn."""
+        return await self.run(partial(_answered, ask, respond))
+
+
+async def _answered(
+    ask: Callable[[], Awaitable[AnswerT]],
+    respond: Callable[[AnswerT], Value],
+    elsewhere: Elsewhere,
+) -> Value:
+    answer = await ask()
+    # Before the answer is looked at: what is refused has been searched, too.
+    elsewhere.seconds += search_seconds(answer)
+    return respond(answer)
