@@ -58,7 +58,7 @@ from schedulemesh.server.guard import BasePath, Guard, TokenSource, address_of, 
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import document
-from schedulemesh.server.pacing import AnswerT, SearchPace
+from schedulemesh.server.pacing import AnswerT, TokenSearchPace
 from schedulemesh.server.page.app import Page
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
@@ -216,7 +216,7 @@ class _Calls:
         #: Of the reads with each token, by its name.
         self._turns: dict[str, asyncio.Semaphore] = {}
         #: Of the searches with each token, by its name.
-        self._paces: dict[str, SearchPace] = {}
+        self._paces: dict[str, TokenSearchPace] = {}
         #: Held while a large body is checked.
         self._large_bodies = asyncio.Lock()
 
@@ -290,10 +290,10 @@ class _Calls:
         caller: TokenCaller = request.state.caller
         return self._turns.setdefault(caller.token.name, asyncio.Semaphore(_READS_OF_TOKEN))
 
-    def _pace_of(self, request: Request) -> SearchPace:
+    def _pace_of(self, request: Request) -> TokenSearchPace:
         """That of the searches with the token of a request."""
         caller: TokenCaller = request.state.caller
-        return self._paces.setdefault(caller.token.name, SearchPace())
+        return self._paces.setdefault(caller.token.name, TokenSearchPace())
 
     async def _check_still_allowed(self, request: Request, kind: type[Call]) -> None:
         """Raise Problem where the token of a request was revoked, or has another role, while it waited."""

@@ -1,7 +1,7 @@
 """What a client may repeat as often as it likes is paced, so that most of the time is for others.
 
-With each token one search, and one screen of the page, is made at a time, and the next after a rest of
-``REST`` times what was computed for the last one, wherever that was. How busy others keep the processes is
+With each token one search, and one screen of the page, is made at a time, and the next after a rest that
+depends on what was computed for the last one, wherever that was. How busy others keep the processes is
 not its client's doing, and makes no rest longer. Who asks now and then does not notice.
 """
 
@@ -20,7 +20,9 @@ AnswerT = TypeVar("AnswerT", AnyAnswer, bytes)
 Value = TypeVar("Value")
 
 #: The rest after something, in times of what was computed for it, and in seconds at most.
-REST, MAX_REST_S = 4.0, 1.0
+REST, MAX_REST_S = 4.0, 2.0
+#: Seconds of a search above which the rest after it is longer by as many times as the search is longer.
+SHORT_SEARCH_S = 0.001
 
 
 class Elsewhere:
@@ -30,7 +32,7 @@ class Elsewhere:
         self.seconds = 0.0
 
 
-class Pace:
+class TokenPace:
     """Lets one piece of work be done at a time, with a rest after each. ``clock``: the processor time of the
     thread of the event loop.
     """
@@ -67,14 +69,18 @@ class Pace:
         try:
             return await timed
         finally:
-            rest_s = min(MAX_REST_S, REST * (elsewhere.seconds + timed.seconds))
-            self._rests_until = loop.time() + rest_s
+            rest_s = self.rest_after(elsewhere.seconds + timed.seconds)
+            self._rests_until = loop.time() + min(MAX_REST_S, rest_s)
             self._turn.release()
 
+    def rest_after(self, computed_s: float) -> float:
+        """Seconds of the rest after what was computed for so many, if they are not too many."""
+        return REST * computed_s
 
-class SearchPace(Pace):
+
+class SearchPace(TokenPace):
     """That of searches: a dry run, an evaluation or an explanation changes nothing, but may take the
-    supervisor a hundred times as long as a read of a list.
+    supervisor a hundred times as long as a read of a list, without serving others meanwhile.
     """
 
     async def search(
@@ -82,6 +88,18 @@ class SearchPace(Pace):
     ) -> Value:
         """What ``respond`` makes of the answer to a search, which is asked for in its turn."""
         return await self.run(partial(_answered, ask, respond))
+
+
+class TokenSearchPace(SearchPace):
+    """That of the searches with one token. Pages of all tokens have a ``SearchPace`` together, in which one of
+    them must not make the others wait for long.
+    """
+
+    def rest_after(self, computed_s: float) -> float:
+        """See TokenPace. Others wait for the rest of a search that is under way: of one that is twice as long
+        for twice as long, so it is to be under way half as often.
+        """
+        return super().rest_after(computed_s) * max(1.0, computed_s / SHORT_SEARCH_S)
 
 
 async def _answered(

@@ -13,7 +13,7 @@ from schedulemesh.api.tasks import CompleteTask, ExplainTask, ListTasks
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import Response, encode_answer
-from schedulemesh.server.pacing import MAX_REST_S, REST, Pace, SearchPace
+from schedulemesh.server.pacing import MAX_REST_S, REST, SearchPace, TokenPace, TokenSearchPace
 from tests.protocol.processor import Processor
 from tests.runtime import virtual_time
 
@@ -28,7 +28,7 @@ class Searches:
         this process computes.
         """
         self.processor, self.times = Processor(), []
-        self.pace = SearchPace(self.processor.clock)
+        self.pace = TokenSearchPace(self.processor.clock)
         self.waits_s, self.own_s = waits_s, own_s
         answer = Response(outcome=REFUSED, search_s=search_s)
         self.answer = encode_answer(answer) if encoded else answer
@@ -59,9 +59,10 @@ async def three(searches):
 @pytest.mark.parametrize(
     ("search_s", "own_s", "rest_s"),
     [
-        (0.1, 0.0, 0.1 * REST),
-        (0.0, 0.05, 0.05 * REST),
-        (0.1, 0.05, 0.15 * REST),
+        (0.0005, 0.0, 0.0005 * REST),
+        (0.0, 0.001, 0.001 * REST),
+        (0.002, 0.0, 2 * 0.002 * REST),
+        (0.003, 0.007, 10 * 0.01 * REST),
         (10.0, 0.0, MAX_REST_S),
     ],
 )
@@ -89,9 +90,9 @@ async def after_one_that_is_refused(searches):
 
 
 def test_what_is_refused_has_been_searched():
-    searches = Searches(waits_s=0.0, search_s=0.1)
+    searches = Searches(waits_s=0.0, search_s=0.01)
     assert virtual_time.run(after_one_that_is_refused(searches)) == 2
-    assert searches.begins == pytest.approx([0.0, 0.1 * REST])
+    assert searches.begins == pytest.approx([0.0, 10 * 0.01 * REST])
 
 
 async def after_one_that_fails(searches):
@@ -119,9 +120,9 @@ async def after_clients_that_go_away(searches):
 
 
 def test_a_search_whose_client_has_gone_away_keeps_its_turn_and_has_its_rest():
-    searches = Searches(waits_s=2.0, search_s=0.2)
+    searches = Searches(waits_s=2.0, search_s=0.015)
     assert virtual_time.run(after_clients_that_go_away(searches)) == 2
-    assert searches.begins == pytest.approx([0.0, 2.0 + 0.2 * REST])
+    assert searches.begins == pytest.approx([0.0, 2.0 + 15 * 0.015 * REST])
 
 
 def test_what_is_a_search():
@@ -131,9 +132,14 @@ def test_what_is_a_search():
     assert not CompleteTask(request_id="r", task_id="a").searches
 
 
+def test_pages_of_all_tokens_do_not_rest_longer_after_long_searches():
+    assert SearchPace().rest_after(0.02) == 0.02 * REST
+    assert TokenSearchPace().rest_after(0.02) == pytest.approx(20 * 0.02 * REST)
+
+
 async def four_screens(processor):
     """When four pieces of work begin that compute here and elsewhere, while another client floods."""
-    pace, begins = Pace(processor.clock), []
+    pace, begins = TokenPace(processor.clock), []
 
     async def draw(elsewhere):
         begins.append(asyncio.get_running_loop().time())

@@ -48,7 +48,7 @@ from schedulemesh.server.guard import (
     address_of,
     check_connection,
 )
-from schedulemesh.server.pacing import Elsewhere, Pace
+from schedulemesh.server.pacing import Elsewhere, TokenPace
 from schedulemesh.server.page.actions import MAX_TARGETS, action_named
 from schedulemesh.server.page.array import array
 from schedulemesh.server.page.audit import audit
@@ -201,7 +201,7 @@ class Page:
         #: are served, one at a time.
         self._drawing = asyncio.Lock()
         #: Of the screens with each token, by its name: the screens of others wait for one of it.
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, TokenPace] = {}
         self._drawn_screens = DrawnScreens(lambda: self._reads.stamp)
 
     def routes(self) -> list[Route]:
@@ -260,7 +260,7 @@ class Page:
             elsewhere.seconds += drawn_s
             return response
 
-        return await self._paces.setdefault(caller.token.name, Pace()).run(drawn)
+        return await self._paces.setdefault(caller.token.name, TokenPace()).run(drawn)
 
     def _reads_of(self, visit: Visit, caller: TokenCaller) -> ScreenReads:
         language = visit.words.language

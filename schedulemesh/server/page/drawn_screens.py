@@ -40,11 +40,11 @@ class DrawnScreens:
 
     async def drawn(self, key: Hashable, draw: Callable[[], Awaitable[Response]]) -> Response:
         """The screen of this key, which ``draw`` reads and draws. Raises what it raises."""
-        asked, stamp = self._now(), self._stamp()
+        asked_at, stamp = self._now(), self._stamp()
         turn = self._turns.setdefault(key, asyncio.Lock())
         async with turn:
             last = self._last.get(key)
-            if last is not None and self._is_shown_again(last, asked, stamp):
+            if last is not None and self._is_shown_again(last, asked_at, stamp):
                 return last.response
             began, stamp = self._now(), self._stamp()
             response = await draw()
@@ -54,7 +54,7 @@ class DrawnScreens:
                 del self._last[oldest]
             return response
 
-    def _is_shown_again(self, last: _Drawn, asked: float, stamp: object) -> bool:
+    def _is_shown_again(self, last: _Drawn, asked_at: float, stamp: object) -> bool:
         """Whether a drawing will do for who has asked at a time with this stamp."""
         is_young = self._now() - last.began < reads.YOUNG_S
-        return last.began >= asked or (is_young and last.stamp == stamp)
+        return last.began >= asked_at or (is_young and last.stamp == stamp)
