@@ -91,8 +91,8 @@ class SearchPace(TokenPace):
 
 
 class TokenSearchPace(SearchPace):
-    """That of the searches with one token. Pages of all tokens have a ``SearchPace`` together, in which one of
-    them must not make the others wait for long.
+    """That of the searches with one token. Pages of all tokens have a ``SearchPace`` together, in which none
+    may make the others wait for long.
     """
 
     def rest_after(self, computed_s: float) -> float:
