@@ -24,6 +24,8 @@ app = typer.Typer()
 
 #: Bytes at the end of a file in which its last line is looked for; a record is much shorter.
 _LAST_BYTES = 1_000_000
+#: How the line of a change begins.
+_RECORD = b"{"
 #: More changes than there can be.
 _ALL = 1_000_000_000
 
@@ -146,7 +148,7 @@ def _append(target: Target, request: QueryAudit, path: Path) -> None:
                 _check_continues(gateway, last, path)
                 rows = _changes(gateway, msgspec.structs.replace(request, after=last), _ALL)
             file.writelines(msgspec.json.encode(row) + b"\n" for row in reversed(rows))
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise InvalidRequestError(
             f"the changes cannot be appended to {path}: {error!r}; give a file that this command has "
             "written, or a new one"
@@ -172,7 +174,7 @@ def _private(path: str, flags: int) -> int:
 
 def _last_number(file: BinaryIO) -> int:
     """The number of the change in the last line of a file; 0: it has none. A line that was cut off, as when
-    the disk was full, is removed.
+    the disk was full, is removed. Raises ValueError for a file of others.
     """
     import msgspec
 
@@ -180,6 +182,8 @@ def _last_number(file: BinaryIO) -> int:
     data = file.read()
     complete = data.rfind(b"\n") + 1
     if complete < len(data):
+        if not data.startswith(_RECORD, complete):
+            raise ValueError("its last line is no change")
         file.truncate(file.tell() - len(data) + complete)
     lines = data[:complete].splitlines()
     return int(msgspec.json.decode(lines[-1])["number"]) if lines else 0

@@ -32,7 +32,7 @@ def change_each(
     ``done``: what became of a thing, from the answer. Refusals are printed on stderr.
     """
     from schedulemesh.cli.exits import RefusedError, code_of
-    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.cli.gateway import gateway_to, with_near_ids
 
     rows: list[dict[str, Text]] = []
     code = 0
@@ -44,7 +44,7 @@ def change_each(
                 for warning in getattr(getattr(answer, "outcome", None), "warnings", ()):
                     note(in_commands(warning))
             except RefusedError as error:
-                note(str(error))
+                note(str(with_near_ids(gateway, error)))
                 code = code or int(code_of(error))
                 result = say("result_refused", reason=error.reason or "")
             rows.append({"name": name, "result": result})
@@ -105,12 +105,20 @@ def assignments(words: Iterable[str]) -> dict[str, Any]:
     return fields
 
 
-def pairs(words: Iterable[str], option: str, form: str) -> dict[str, str]:
-    """Names and values from words ``NAME=VALUE``. Raises InvalidRequestError."""
-    values = {}
+def pairs(
+    words: Iterable[str], option: str, form: str, *, later_wins: bool = False
+) -> dict[str, str]:
+    """Names and values from words ``NAME=VALUE``. Raises InvalidRequestError, also for a name that has two
+    values unless ``later_wins``.
+    """
+    values: dict[str, str] = {}
     for word in words:
         name, sign, value = word.partition("=")
         if not name or not sign:
             raise InvalidRequestError(f"{option} is {word!r}; {form}")
+        if not later_wins and values.get(name, value) != value:
+            raise InvalidRequestError(
+                f"{option} has {name} as {values[name]!r} and as {value!r}; give it once"
+            )
         values[name] = value
     return values

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
@@ -27,9 +27,12 @@ from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
 from schedulemesh.cli.completion import COMPLETERS
 from schedulemesh.cli.language import speak
+from schedulemesh.cli.root import UsageError
 from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 
 
@@ -190,7 +193,7 @@ def command(
     settings = {"ignore_unknown_options": negative}
 
     def added(function: CommandFunction) -> CommandFunction:
-        app.command(name, context_settings=settings)(_as_command(function))
+        app.command(name, cls=_Command, context_settings=settings)(_as_command(function))
         return function
 
     return added
@@ -213,10 +216,57 @@ def group(app: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
         unless_subcommand.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [context, *own_parameters]
         )
-        app.callback(invoke_without_command=True)(unless_subcommand)
+        app.callback(cls=_Group, invoke_without_command=True)(unless_subcommand)
         return function
 
     return added
+
+
+#: Where a context keeps how many words come after the first ``--``.
+_AFTER_DASHES = "schedulemesh.words_after_dashes"
+#: What people type to see a list.
+_LIST_WORDS = ("list", "ls", "show", "all")
+
+
+def words_after_dashes(context: Any) -> int | None:
+    """How many words of a command line come after its first ``--``; None: it has none."""
+    number: int | None = context.meta.get(_AFTER_DASHES)
+    return number
+
+
+class _Command(TyperCommand):
+    """A command that says how rows are chosen where it is given a name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the command."""
+        ctx.meta[_AFTER_DASHES] = len(args) - args.index("--") - 1 if "--" in args else None
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            takes_filters = any("--filter" in parameter.opts for parameter in self.params)
+            if takes_filters and "extra argument" in error.message:
+                error.message += f"; `{ctx.command_path} -f KEY=VALUE` chooses rows"
+            raise
+
+
+class _Group(TyperGroup):
+    """A list with subcommands, which says how one of its rows is shown."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The subcommand that a command line names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if "Did you mean" not in error.message:
+                error.message += self._right_form(ctx.command_path, args[0])
+            raise
+
+    def _right_form(self, path: str, word: str) -> str:
+        if word in _LIST_WORDS:
+            return f" `{path}` lists all, and takes -f KEY=VALUE."
+        if "get" in self.commands and word.lower() == word and not word.startswith("-"):
+            return f" `{path} get {word}` shows one of them."
+        return f" `{path} -f KEY=VALUE` chooses rows."
 
 
 def _as_command(function: CommandFunction) -> Callable[..., None]:
@@ -236,7 +286,7 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        raise typer.Exit(_run(lambda: function(**given, **arguments)))
+        raise typer.Exit(_run(lambda: function(**given, **arguments), options))
 
     parameters = [p for p in own_parameters if p.name not in groups]
     for group in groups.values():
@@ -246,11 +296,34 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
         parameters.append(inspect.Parameter("lang", kind=kind, default=None, annotation=Speech))
     for parameter in parameters:
         _complete(parameter)
+    options = dict(_option_names(parameters))
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for
         [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     )
     run.__annotations__ = {}
     return run
+
+
+#: Arguments of the Python calls whose options have other names.
+_OTHER_NAMES = {"estimated_duration": "time", "task_id": "id"}
+
+
+def _option_names(parameters: Iterable[inspect.Parameter]) -> Iterator[tuple[str, str]]:
+    """The options by what the errors of the Python calls name them."""
+    for parameter in parameters:
+        for option in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(option, OptionInfo):
+                named = [word for word in option.param_decls or () if word.startswith("--")]
+                name = named[0] if named else f"--{parameter.name.replace('_', '-')}"
+                yield name.removeprefix("--").replace("-", "_"), name
+
+
+def _with_option(message: str, options: Mapping[str, str]) -> str:
+    """An error that begins with an argument of a Python call, with the option for that."""
+    first, space, rest = message.partition(" ")
+    name = _OTHER_NAMES.get(first, first)
+    option = options.get(name) or options.get(name.removesuffix("_s"))
+    return message if option is None else f"{option}{space}{rest}"
 
 
 def _complete(parameter: inspect.Parameter) -> None:
@@ -276,8 +349,10 @@ class TerminatedError(KeyboardInterrupt):
     """SIGTERM, which ends a command as an interrupt does."""
 
 
-def _run(body: Callable[[], int | None]) -> int:
-    """The exit code of a command; an error is printed as a sentence on stderr."""
+def _run(body: Callable[[], int | None], options: Mapping[str, str]) -> int:
+    """The exit code of a command; an error is printed as a sentence on stderr. ``options``: see
+    ``_option_names``.
+    """
     try:
         with ended_by_sigterm():
             return int(body() or 0)
@@ -288,7 +363,7 @@ def _run(body: Callable[[], int | None]) -> int:
     except (ScheduleMeshError, TimeoutError) as error:
         from schedulemesh.cli.exits import code_of
 
-        note(_message(error))
+        note(_message(error, options))
         return int(code_of(error))
     except ImportError as error:
         sentence = missing_part(error)
@@ -314,12 +389,14 @@ def missing_part(error: ImportError) -> str | None:
     return None
 
 
-def _message(error: Exception) -> str:
+def _message(error: Exception, options: Mapping[str, str]) -> str:
     """What an error says; what a Python program would do about it is said as a command."""
     from schedulemesh.cli.wording import in_commands
 
     # A command's own: the words of its user are not exchanged.
-    return str(error) if type(error) is InvalidRequestError else in_commands(str(error))
+    if type(error) is InvalidRequestError:
+        return _with_option(str(error), options)
+    return in_commands(str(error))
 
 
 @contextmanager

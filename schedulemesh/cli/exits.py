@@ -47,6 +47,7 @@ class RefusedError(ScheduleMeshError):
     def __init__(self, refused: Refused) -> None:
         sentences = filter(None, map(spoken, (refused.error_text, refused.hint_text)))
         words = [*map(in_commands, sentences), *filter(None, (_victims(refused),))]
+        words[1:] = [f"{word[:1].upper()}{word[1:]}" for word in words[1:]]
         super().__init__(("。" if language() == "zh" else ". ").join(words))
         self.refused, self.reason = refused, refused.reason
 

@@ -6,14 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from schedulemesh.api.call import Call
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target, missing_part
-from schedulemesh.cli.exits import UnreachableError
+from schedulemesh.cli.exits import RefusedError, UnreachableError
 from schedulemesh.cli.following import Part
 from schedulemesh.cli.wording import names_asked_by
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Sentence, say
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ScheduleMeshError
-from schedulemesh.protocol.answers import AnswerT, Response
+from schedulemesh.protocol.answers import AnswerT, Explained, Response
 
 
 class Gateway(Protocol):
@@ -52,7 +57,41 @@ class Gateway(Protocol):
 def gateway_to(target: Target) -> Iterator[Gateway]:
     """A connection to the scheduler, closed at the end of the block, which also tells the names of nodes."""
     with connection_to(target) as gateway, names_asked_by(lambda: _node_names(gateway)):
-        yield gateway
+        try:
+            yield gateway
+        except ScheduleMeshError as error:
+            raise with_near_ids(gateway, error) from error.__cause__
+
+
+def with_near_ids(gateway: Gateway, error: ScheduleMeshError) -> ScheduleMeshError:
+    """The error; the refusal of a task that is not known with the ids that are like its own."""
+    if not isinstance(error, RefusedError):
+        return error
+    hint = _near_ids(gateway, error.refused)
+    return error if hint is None else RefusedError(replace(error.refused, hint_text=hint))
+
+
+def _near_ids(gateway: Gateway, refused: Refused) -> Sentence | None:
+    """The ids of tasks that are like the one that a refusal does not know; None: it knows it, says what to do
+    by itself, or there is none.
+    """
+    from schedulemesh.api.tasks import ExplainTask
+
+    text = refused.error_text
+    if refused.reason is not Reason.TASK_NOT_FOUND or refused.hint_text or isinstance(text, str):
+        return None
+    task_id = text.parameters.get("task")
+    if not isinstance(task_id, str) or not task_id:
+        return None
+    try:
+        gateway.ask(ExplainTask(task_id=task_id), Explained)
+    except RefusedError as unknown:
+        explained = unknown.refused.error_text
+        near = "" if isinstance(explained, str) else explained.parameters.get("near", "")
+        return say("like_ids", ids=near.parameters["ids"]) if isinstance(near, Sentence) else None
+    except ScheduleMeshError:
+        return None
+    return None
 
 
 def _node_names(gateway: Gateway) -> dict[str, str]:

@@ -16,6 +16,7 @@ from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.selection import chosen, selected, unknown_names
 from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, number
 from schedulemesh.cli.wording import node
+from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from schedulemesh.cli.following import Part
@@ -183,7 +184,12 @@ def _export(
             facts = gateway.ask(query, Details).facts
             return {"attempts": facts["attempts"], "more": facts["more"]}
 
-        done = export(page, path, kind)
+        try:
+            done = export(page, path, kind)
+        except OSError as error:
+            raise InvalidRequestError(
+                f"{path} cannot be written: {error.strerror}; name a file in a folder that you may write"
+            ) from error
     print(done.path)
     note(phrase("remark_written", count=done.jobs))
 

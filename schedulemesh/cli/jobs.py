@@ -15,7 +15,7 @@ import typer
 
 from schedulemesh.cli.changes import assignments, pairs
 from schedulemesh.cli.columns import JOBS
-from schedulemesh.cli.command import Select, Target, View, command, note
+from schedulemesh.cli.command import Select, Target, View, command, note, words_after_dashes
 from schedulemesh.cli.job_options import JobOptions, completed
 from schedulemesh.cli.language import phrase
 from schedulemesh.cli.node_choice import fallback_strategy, node_selector
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+#: How labels and variables are written.
+_LABEL, _VARIABLE = "a label is LABEL=VALUE", "a variable is NAME=VALUE"
 #: What an amount of a bundle is of, if it is of no custom resource.
 _KINDS = ("cpu", "gpu", "memory")
 
@@ -79,8 +81,10 @@ def submit(
     """
     from schedulemesh.cli.gateway import gateway_to
 
+    _check_words(context, job, entrypoint or [])
     job, command_words = completed(context, job, entrypoint or [], file)
     _check_array(job, now=now, follow=follow)
+    _check_dry_run(dry_run=dry_run, wait=wait, follow=follow)
     name = _checked_id(job.task_id) or f"job-{uuid.uuid4().hex[:8]}"
     fields = {**_job_arguments(job), "task_id": name, "entrypoint": command_words, "queue": not now}
     with gateway_to(target) as gateway:
@@ -96,6 +100,33 @@ def submit(
             return 0
         note(phrase("job_submitted", name=name))
         return _wait_for_job(gateway, name, follow=follow)
+
+
+def _check_words(context: typer.Context, job: JobOptions, words: Sequence[str]) -> None:
+    """Raise InvalidRequestError for what the words of the command line themselves contradict; what a script
+    or a file says is overridden by them.
+    """
+    from schedulemesh.errors import InvalidRequestError
+
+    after = words_after_dashes(context)
+    if after is not None and len(words) > after:
+        raise InvalidRequestError(
+            f"{words[0]!r} stands before `--` and belongs to no option; the command comes after `--`, and "
+            "the value of an option is one word, such as 2h, or stands in quotes"
+        )
+    if words and not words[0].strip():
+        raise InvalidRequestError("the command is empty; give its words after `--`")
+    pairs(job.label or (), "--label", _LABEL)
+    pairs(job.env or (), "--env", _VARIABLE)
+
+
+def _check_dry_run(*, dry_run: bool, wait: bool, follow: bool) -> None:
+    """Raise InvalidRequestError where nothing starts that could be waited for."""
+    from schedulemesh.errors import InvalidRequestError
+
+    if dry_run and (wait or follow):
+        option = "--follow" if follow else "--wait"
+        raise InvalidRequestError(f"--dry-run starts nothing, so leave out {option}")
 
 
 def _check_array(job: JobOptions, *, now: bool, follow: bool) -> None:
@@ -115,7 +146,13 @@ def _check_array(job: JobOptions, *, now: bool, follow: bool) -> None:
 def _checked_id(task_id: str | None) -> str | None:
     """The id that was given; None: one is made. Raises InvalidRequestError."""
     from schedulemesh.domain.names import parse_name
+    from schedulemesh.errors import InvalidRequestError
 
+    if task_id is not None and task_id.startswith("-"):
+        raise InvalidRequestError(
+            f"--id is {task_id!r}, which other commands would take for an option; begin it with a letter or "
+            "a digit"
+        )
     return None if task_id is None else parse_name(task_id, "--id")
 
 
@@ -123,9 +160,9 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
     """The arguments of ``submit_job`` that options stand for. Raises InvalidRequestError."""
     return {
         "pool_name": job.pool,
-        "labels": pairs(job.label or (), "--label", "a label is LABEL=VALUE"),
+        "labels": pairs(job.label or (), "--label", _LABEL, later_wins=True),
         "estimated_duration": None if job.time is None else _positive_seconds(job.time, "--time"),
-        "max_run_s": None if job.max_run is None else seconds(job.max_run, "--max-run"),
+        "max_run_s": None if job.max_run is None else _positive_seconds(job.max_run, "--max-run"),
         "on_time_limit": job.on_time_limit,
         "idle_s": None if job.idle is None else seconds(job.idle, "--idle"),
         "after": ",".join(job.after) if job.after else None,
@@ -136,7 +173,7 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "topology": job.topology,
         "priority": job.priority,
         "working_dir": job.working_dir,
-        "env": pairs(job.env or (), "--env", "a variable is NAME=VALUE"),
+        "env": pairs(job.env or (), "--env", _VARIABLE, later_wins=True),
         "runtime_env": None if job.runtime_env is None else _runtime_env(job.runtime_env),
         "checkpoint_dir": job.checkpoint_dir,
         "driver_cpus": job.driver_cpus,

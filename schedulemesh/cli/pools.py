@@ -14,6 +14,7 @@ from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.texts import amounts, budget, duration, labels, names, owner_limit
 from schedulemesh.domain.node_labels import spelled
+from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -205,6 +206,8 @@ def delete(
     from schedulemesh.cli.texts import seconds
     from schedulemesh.protocol.answers import Response
 
+    if deadline is not None and not drain:
+        raise InvalidRequestError("--deadline is for what runs in the pools; give --drain with it")
     deadline_s = None if deadline is None else seconds(deadline, "--deadline")
     return change_each(
         target,

@@ -16,6 +16,7 @@ from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.selection import narrowed
 from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.sentences import Text, say
+from schedulemesh.errors import InvalidRequestError
 
 app = typer.Typer()
 
@@ -129,6 +130,8 @@ def limit(
     from schedulemesh.protocol.answers import Response
 
     max_run_s = None if value == "none" else seconds(value, "DURATION")
+    if max_run_s == 0:
+        raise InvalidRequestError("DURATION is 0; it must be above 0, or none for the pool's limit")
 
     def request(task_id: str) -> SetTimeLimit:
         return SetTimeLimit(task_id=task_id, max_run_s=max_run_s, request_id=uuid.uuid4().hex)

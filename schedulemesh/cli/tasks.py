@@ -9,7 +9,7 @@ import typer
 
 from schedulemesh.cli.columns import CHANGES, MEMBERS, TASKS
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group, note
-from schedulemesh.cli.language import phrase, spoken
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.selection import listed
@@ -185,8 +185,8 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     """Cancel tasks."""
     from schedulemesh.api.tasks import CancelTasks
     from schedulemesh.api.values import MAX_NAMES
-    from schedulemesh.cli.exits import code_of_reason
-    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.cli.exits import RefusedError, code_of_reason
+    from schedulemesh.cli.gateway import gateway_to, with_near_ids
     from schedulemesh.domain.reasons import Change
     from schedulemesh.domain.sentences import Text, say
     from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
@@ -203,12 +203,13 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
             if isinstance(outcome, TasksCancelled):
                 refused |= outcome.refused
                 results |= dict.fromkeys(outcome.already_ended, already_ended)
+        errors = [with_near_ids(gateway, RefusedError(why)) for why in refused.values()]
     for task_id, why in refused.items():
         results[task_id] = say("result_refused", reason=why.reason)
     rows = [{"name": task_id, "result": result} for task_id, result in results.items()]
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
-    for why in refused.values():
-        note(in_commands(spoken(why.error_text)))
+    for error in errors:
+        note(str(error))
     return next((int(code_of_reason(why.reason)) for why in refused.values()), 0)
 
 

@@ -12,6 +12,7 @@ from schedulemesh.cli.completion import complete_nodes
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.texts import seconds
+from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -115,6 +116,11 @@ def create(
     from schedulemesh.cli.changes import change_each, changed_result, pairs
     from schedulemesh.protocol.answers import Response
 
+    if sum(map(bool, (nodes, node_label, all_nodes))) != 1:
+        raise InvalidRequestError(
+            "a window is for nodes that are named with --node, those with --node-label, or --all-nodes; give "
+            "one of the three"
+        )
     labels = pairs(node_label or (), "--node-label", "a condition is LABEL=CONDITION")
     amount = {kind: n for kind, n in (("gpu", gpus), ("cpu", cpus)) if n is not None}
     reserved_for = pairs(for_label or (), "--for-label", "a label is LABEL=VALUE")

@@ -74,9 +74,19 @@ _CALLS = {
 }
 #: Phrases, and what stands for each in commands and in requests; the first that matches counts.
 _PHRASES = (
+    (
+        r"start one with RayScheduler\(.*?\), or on the head node with",
+        "start one on the head node with",
+        "start one on the head node with",
+    ),
     (r"with queue=True", "without --now", 'with "queue": true'),
     (r"with `queue=True`", "without `--now`", 'with `"queue": true`'),
     (r"create_pool (?:or|或) ensure_pool", "create_pool", "ensure_pool"),
+    (
+        r"Create it with ensure_cohort",
+        "Create it with create_cohort",
+        "Create it with ensure_cohort",
+    ),
     (r"Delete it with drain=True", "Delete it with --drain", "End it with POST /pools/POOL/end"),
     (r"with `drain=True`", "with `--drain`", "by `POST /pools/POOL/end`"),
     (r"\b(call|use|with) (undrain_node|ensure_pool)\b", r"\1 \2", r"\1 \2"),

@@ -11,7 +11,7 @@ def test_a_refusal_is_its_error_and_what_can_be_done():
     refused = Refused(
         reason=Reason.DUPLICATE_TASK, error_text="it exists", hint_text="take another id"
     )
-    assert str(RefusedError(refused)) == "it exists. take another id"
+    assert str(RefusedError(refused)) == "it exists. Take another id"
 
 
 def test_what_became_of_the_victims_of_a_start_that_failed_is_said():

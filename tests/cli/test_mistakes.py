@@ -31,6 +31,19 @@ MISTAKES = {
         ("agents -f pool=nope", 3, "there are: 研究"),
         ("nodes -f nodes=1", 2, "did you mean 'node'"),
         ("statsu", 2, "Did you mean 'status'"),
+        ("tasks 甲", 2, "tasks get 甲` shows one of them"),
+        ("pools 研究", 2, "pools get 研究` shows one of them"),
+        ("pools list", 2, "pools` lists all"),
+        ("pools show 研究", 2, "pools` lists all"),
+        ("cohorts get x", 2, "cohorts -f KEY=VALUE` chooses rows"),
+        ("jobs 甲", 2, "jobs -f KEY=VALUE` chooses rows"),
+        ("queue 研究", 2, "queue -f KEY=VALUE` chooses rows"),
+        ("states get 甲", 2, "states -f KEY=VALUE` chooses rows"),
+        ("tasks get train7", 3, "Ids like it: 'train-7'"),
+        ("tasks wait train7 --timeout 1s", 3, "Ids like it: 'train-7'"),
+        ("tasks get ''", 2, "a text of 1 to 253 printable characters"),
+        ("tasks -f 'resources.gpus=1'", 2, "did you mean 'gpu'"),
+        ("agents --pool 研宄", 3, "pools are: 研究"),
     ],
     "Understand": [
         ("explain", 2, "Missing argument"),
@@ -47,6 +60,13 @@ MISTAKES = {
         ("evaluate --pool 研究 --gpus x", 2, "Invalid value for '--gpus'"),
         ("metrics -f name=schedulemesh_task", 2, "did you mean 'schedulemesh_tasks'"),
         ("alerts test nope", 2, "schedulemesh start --alerts FILE"),
+        ("alerts get x", 2, "alerts -f KEY=VALUE` chooses rows"),
+        ("history --state runing", 2, "--state is 'runing' (did you mean 'running'?)"),
+        ("history --export /nonexistent/x.csv", 2, "cannot be written: No such file or directory"),
+        ("history --export x.xls", 2, "allowed are csv, jsonl, parquet"),
+        ("usage --by pools", 2, "--by is 'pools'"),
+        ("evaluate --pool 研究 --label team", 2, "LABEL=VALUE"),
+        ("evaluate --pool 研究 --label a=1 --label a=2", 2, "--label has a as '1' and as '2'"),
     ],
     "Run": [
         ("submit --pool 研究 --gpu 1 -- true", 2, "--gpus"),
@@ -67,6 +87,35 @@ MISTAKES = {
         ("submit --pool 研究 'python train.py'", 2, "give each word by itself"),
         ("submit --pool 研究", 2, "give it after `--`"),
         ("submit --pool 研究 --array 1..5 -- true", 2, "0-99"),
+        ("submit --pool 研究 -- ''", 2, "the command is empty"),
+        ("submit --pool 研究 --time 2 h -- true", 2, "'h' stands before `--`"),
+        ("submit 研究 -- true", 2, "'研究' stands before `--`"),
+        ("submit --pool 研究 --id -x -- true", 2, "begin it with a letter or a digit"),
+        (
+            "submit --pool 研究 --label t=a --label t=b -- true",
+            2,
+            "--label has t as 'a' and as 'b'",
+        ),
+        ("submit --pool 研究 --env A=1 --env A=2 -- true", 2, "--env has A as '1' and as '2'"),
+        ("submit --pool 研究 --wait --dry-run -- true", 2, "leave out --wait"),
+        ("submit --pool 研究 --follow --dry-run -- true", 2, "leave out --follow"),
+        ("submit --pool 研究 --max-run 0 -- true", 2, "--max-run is 0.0; it must be above 0"),
+        ("submit --pool 研究 --idle 0 -- true", 2, "--idle must be seconds above 0"),
+        ("submit --pool 研究 --on-preempted requeu -- true", 2, "--on-preempted is 'requeu'"),
+        ("submit --pool 研究 --on-oom rety -- true", 2, "--on-oom is 'rety'"),
+        ("submit --pool 研究 --strategy PAKC -- true", 2, "--strategy is 'PAKC'"),
+        ("submit --pool 研究 --checkpoint-dir here -- true", 2, "--checkpoint-dir is 'here'"),
+        ("submit --pool 研究 --working-dir /no -- true", 2, "--working-dir is '/no'"),
+        ("cancel train7", 3, "Ids like it: 'train-7'"),
+        ("preempt train7", 3, "Ids like it: 'train-7'"),
+        ("complete train7", 3, "Ids like it: 'train-7'"),
+        ("hold train7", 3, "Ids like it: 'train-7'"),
+        ("front train7", 3, "Ids like it: 'train-7'"),
+        ("priority train7 3", 3, "Ids like it: 'train-7'"),
+        ("limit train7 4h", 3, "Ids like it: 'train-7'"),
+        ("limit 甲 0", 2, "it must be above 0"),
+        ("save train7", 3, "Ids like it: 'train-7'"),
+        ("exec 甲 --rank x -- true", 2, "'--rank' / '--member'"),
         ("wait 甲 --until runing", 2, "did you mean 'running'"),
         ("logs 甲 --stream stdou", 2, "did you mean 'stdout'"),
         ("priority hgih 甲", 2, "a number, and the classes"),
@@ -83,6 +132,8 @@ MISTAKES = {
         ("drain n --deadline soon", 2, "90s, 30m"),
         ("undrain", 2, "Missing argument"),
         ("health --watch=yes", 2, "--watch"),
+        ("health --timeout 0", 2, "--timeout must be seconds above 0"),
+        ("windows create w --start 2100-12-05T22:00Z --duration 4h", 2, "or --all-nodes; give one"),
         ("external --pol x", 2, "No such option: --pol"),
         ("drains -f pools=x", 2, "they have"),
         (
@@ -109,6 +160,9 @@ MISTAKES = {
         ("pools set 研究 resources.gpus=4", 2, "did you mean 'gpu'"),
         ("pools create x resources.gpu", 2, "a change is FIELD=VALUE"),
         ("pools create 研究", 6, "`schedulemesh pools set POOL`"),
+        ("policy get min_runtime", 2, "policy get -f KEY=VALUE` chooses rows"),
+        ("pools delete 研究 --deadline 5m", 2, "give --drain with it"),
+        ("cohorts create c --parent nope", 3, "`schedulemesh cohorts create COHORT`"),
         ("tokens create x --role submiter", 2, "allowed are viewer, submitter"),
         ("tokens create x --role submitter", 2, "needs the owner"),
         ("audit --call nope", 2, "there are"),
@@ -138,9 +192,28 @@ def test_every_group_has_its_mistakes():
 def test_a_mistake_ends_with_the_right_form(scheduler, run, group):
     scheduler.pool()
     scheduler.submit("甲")
+    scheduler.submit("train-7")
     wrong = []
     for line, code, words in MISTAKES[group]:
         done = run(*shlex.split(line), width=400)
         if done.exit_code != code or words not in done.stderr:
             wrong.append((line, done.exit_code, done.stdout[-200:], done.stderr[-300:]))
     assert wrong == []
+
+
+def test_changes_are_appended_to_no_file_of_others(scheduler, run, tmp_path):
+    scheduler.pool()
+    theirs = tmp_path / "notes.txt"
+    theirs.write_text("mine, without a last line feed")
+    done = run("audit", "--append", theirs)
+    assert (done.exit_code, "give a file that this command has written" in done.stderr) == (2, True)
+    assert theirs.read_text() == "mine, without a last line feed"
+
+
+def test_a_label_of_a_script_is_overridden_by_that_of_the_command_line(scheduler, run, tmp_path):
+    scheduler.pool()
+    script = tmp_path / "train.sh"
+    script.write_text("#SM --label team=script\necho\n")
+    done = run("submit", "--pool", "研究", "--id", "j", "--label", "team=line", "--", "sh", script)
+    assert done.exit_code == 0, done.stderr
+    assert run("jobs", "-l", "team=line", "-o", "name").stdout == "j\n"

@@ -60,7 +60,7 @@ def test_every_task_is_listed(run, folder):
         ("--pool", "a", "research=64"),
         ("--nodes", "many", "+4"),
         ("--pool", "c=4", "no pool 'c' at that time; pools were a, b"),
-        ("--node-strategy", "foo", "node_strategy is 'foo'; allowed are bin_pack"),
+        ("--node-strategy", "foo", "--node-strategy is 'foo'; allowed are bin_pack"),
         ("--pool", "a=-4", "must be at least 0"),
         ("--pool", "a=nan", "must be a finite number"),
         ("--pool", "a=inf", "must be at most"),

@@ -113,6 +113,16 @@ def test_no_sentence_of_the_scheduler_has_words_of_python(words):
             'or submit it with "queue": true, so that it starts',
         ),
         (
+            "start one with RayScheduler('m', detached=True), or on the head node with `x`",
+            "start one on the head node with `x`",
+            "start one on the head node with `x`",
+        ),
+        (
+            "cohorts are: none yet. Create it with ensure_cohort",
+            "cohorts are: none yet. Create it with `schedulemesh cohorts create COHORT`",
+            "cohorts are: none yet. Create it with PUT /api/v1/cohorts/COHORT",
+        ),
+        (
             "wait(['x']) returns when it has ended",
             "`schedulemesh wait x` returns when it has ended",
             "GET /api/v1/tasks/x says whether it has ended",

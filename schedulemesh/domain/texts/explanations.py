@@ -228,6 +228,7 @@ _PAST: Mapping[str, tuple[str, str]] = {
         "there is no task {task!r}, and none is on record{near}",
         "没有任务 {task!r}，也没有它的记录{near}",
     ),
+    "like_ids": ("ids like it: {ids:, }", "相近的 ID：{ids:、}"),
     "near_ids": ("; near ids: {ids:, }", "；相近的 ID：{ids:、}"),
     "no_such_task_hint": (
         "list_tasks lists the tasks there are; of those that have ended only the last are on record",
