@@ -20,9 +20,11 @@ from schedulemesh import __version__
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import UnreachableError
 from schedulemesh.cli.ray_gateway import attached, on_ray
+from schedulemesh.cli.wording import in_commands
 from schedulemesh.core.backend.ray_internals import lost_by_node
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.errors import ScheduleMeshError
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -37,7 +39,7 @@ _LOST_LOOKS, _LOST_LOOK_S = 3, 1.0
 _CONNECT_S = 3.0
 _DISTRIBUTION = "schedulemesh-core"
 
-Row = dict[str, str]
+Row = dict[str, Text]
 
 
 def examined(target: Target) -> list[Row]:
@@ -51,23 +53,32 @@ def examined(target: Target) -> list[Row]:
         with on_ray(target.address):
             return [*rows, *_cluster(), *_scheduler(target)]
     except UnreachableError as error:
-        return [*rows, _row("Ray", FAILED, str(error), "start Ray, or name its --address")]
+        return [*rows, _row("Ray", FAILED, str(error), say("doctor_start_ray"))]
 
 
-def _row(check: str, status: str, finding: str, advice: str = "") -> Row:
+def _row(check: Text, status: str, finding: Text, advice: Text = "") -> Row:
     return {"check": check, "status": status, "found": finding, "advice": advice}
 
 
 def _versions() -> Iterator[Row]:
-    yield _row("ScheduleMesh", OK, f"{__version__} on Python {platform.python_version()}")
+    yield _row(
+        "ScheduleMesh",
+        OK,
+        say("doctor_version", version=__version__, python=platform.python_version()),
+    )
     installed = metadata.version("ray")
     requirement = next(
         (one for one in metadata.requires(_DISTRIBUTION) or () if re.match(r"ray\b", one)), "ray"
     )
     if _is_in_range(installed, requirement):
-        yield _row("Ray's version", OK, installed)
+        yield _row(say("doctor_ray_version"), OK, installed)
     else:
-        yield _row("Ray's version", FAILED, installed, f"install {requirement.partition(';')[0]!r}")
+        yield _row(
+            say("doctor_ray_version"),
+            FAILED,
+            installed,
+            say("doctor_install", requirement=requirement.partition(";")[0]),
+        )
 
 
 def _is_in_range(version: str, requirement: str) -> bool:
@@ -87,14 +98,14 @@ def _temporary_folder() -> str:
 
 def _disk(folder: str) -> Row:
     """Whether there is room in a folder."""
-    check = f"disk at {folder}"
+    check = say("doctor_disk", folder=folder)
     try:
         usage = shutil.disk_usage(folder)
     except OSError as error:
-        return _row(check, WARNING, str(error), "Ray uses this folder; make it")
-    finding = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free"
+        return _row(check, WARNING, str(error), say("doctor_make_folder"))
+    finding = say("doctor_free", free=usage.free / 2**30, total=usage.total / 2**30)
     if usage.free < min(_LOW_BYTES, usage.total / 20):
-        return _row(check, FAILED, finding, "free space, or Ray and the journal will fail to write")
+        return _row(check, FAILED, finding, say("doctor_free_space"))
     return _row(check, OK, finding)
 
 
@@ -103,20 +114,20 @@ def _cluster() -> Iterator[Row]:
     alive = [node for node in nodes if node["Alive"]]
     cpus = ray.cluster_resources().get("CPU", 0.0)
     gpus = ray.cluster_resources().get("GPU", 0.0)
-    yield _row("Ray", OK, f"{len(alive)} nodes alive, {cpus:g} CPUs, {gpus:g} GPUs")
+    yield _row("Ray", OK, say("doctor_nodes", count=len(alive), cpus=f"{cpus:g}", gpus=f"{gpus:g}"))
     if dead := len(nodes) - len(alive):
-        advice = "tasks that ran there were lost; see `ray list nodes`"
-        yield _row("Ray's nodes", WARNING, f"{dead} have died", advice)
+        died = say("doctor_died", count=dead)
+        yield _row(say("doctor_ray_nodes"), WARNING, died, say("doctor_lost_tasks"))
     yield _resources(_lost())
 
 
 def _resources(lost: dict[str, Resources]) -> Row:
     """Whether something that lives has all that Ray says is taken."""
     if not lost:
-        return _row("Ray's resources", OK, "all that is taken is in use")
-    lost_amounts = "; ".join(f"{amount} of node {node_id}" for node_id, amount in lost.items())
-    advice = "Ray has lost them, see docs/reliability.md; drain the node, and start Ray there again"
-    return _row("Ray's resources", WARNING, f"nothing that lives has {lost_amounts}", advice)
+        return _row(say("doctor_ray_resources"), OK, say("doctor_all_in_use"))
+    amounts = [say("doctor_of_node", amount=amount, node=node) for node, amount in lost.items()]
+    finding = say("doctor_nobody_has", amounts=amounts)
+    return _row(say("doctor_ray_resources"), WARNING, finding, say("doctor_ray_lost"))
 
 
 def _lost() -> dict[str, Resources]:
@@ -142,41 +153,38 @@ def _scheduler(target: Target) -> Iterator[Row]:
             began = time.time()
             about = scheduler.about()
             took = time.time() - began
-            finding = f"alive, epoch {about['epoch']}, answered in {took * 1000:.0f} ms"
-            slow = "the supervisor is busy or its node is; see its CPU use"
-            yield _row(
-                "scheduler", WARNING if took > _SLOW_S else OK, finding, slow * (took > _SLOW_S)
-            )
+            finding = say("doctor_alive", epoch=about["epoch"], took=took * 1000)
+            slow = took > _SLOW_S
+            advice = say("doctor_busy") if slow else ""
+            yield _row(say("doctor_scheduler"), WARNING if slow else OK, finding, advice)
             yield _clock(about["time"], began, took)
             yield _http(about["http"])
             yield from _journal(about)
             yield from _findings(scheduler)
     except ScheduleMeshError as error:
-        advice = "`schedulemesh list` shows which schedulers there are"
-        yield _row("scheduler", FAILED, str(error), advice)
+        yield _row(say("doctor_scheduler"), FAILED, in_commands(str(error)), say("doctor_list"))
 
 
 def _clock(theirs: float, began: float, took: float) -> Row:
     """Whether the scheduler's clock agrees with this machine's, within the time that its answer took."""
     ahead = theirs - (began + took / 2)
-    finding = (
-        f"the scheduler's is {abs(ahead):.2f} s {'ahead of' if ahead > 0 else 'behind'} this one"
-    )
+    by = abs(ahead)
+    finding = say("doctor_ahead", by=by) if ahead > 0 else say("doctor_behind", by=by)
     if abs(ahead) > _CLOCK_S + took:
-        return _row("clock", WARNING, finding, "synchronise both machines, as with NTP")
-    return _row("clock", OK, finding)
+        return _row(say("doctor_clock"), WARNING, finding, say("doctor_synchronise"))
+    return _row(say("doctor_clock"), OK, finding)
 
 
 def _http(url: str | None) -> Row:
     """Whether the HTTP API accepts connections, where there is one."""
     if url is None:
-        return _row("HTTP API", OK, "none is served")
+        return _row("HTTP API", OK, say("doctor_no_api"))
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 80), _CONNECT_S).close()
     except OSError as error:
-        advice = "a firewall closes the port, or it is open on the scheduler's machine only"
-        return _row("HTTP API", WARNING, f"{url} does not answer ({error})", advice)
+        finding = say("doctor_api_silent", url=url, error=str(error))
+        return _row("HTTP API", WARNING, finding, say("doctor_firewall"))
     return _row("HTTP API", OK, url)
 
 
@@ -185,28 +193,31 @@ def _journal(about: Any) -> Iterator[Row]:
     address = str(about["journal"])
     path = Path(address)
     if "://" in address or about["node_id"] != ray.get_runtime_context().get_node_id():
-        yield _row("journal", OK, f"{address}, not on this node")
+        yield _row(say("doctor_journal"), OK, say("doctor_journal_away", address=address))
     elif not path.exists():
-        advice = "nothing can become durable; restore it, or stop the scheduler"
-        yield _row("journal", FAILED, f"{address} is gone", advice)
+        gone = say("doctor_journal_gone", address=address)
+        yield _row(say("doctor_journal"), FAILED, gone, say("doctor_restore_journal"))
     elif not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        advice = "nothing can become durable; make file and folder writable"
-        yield _row("journal", FAILED, f"{address} is not writable", advice)
+        finding = say("doctor_journal_closed", address=address)
+        yield _row(say("doctor_journal"), FAILED, finding, say("doctor_open_journal"))
     else:
-        yield _row("journal", OK, f"{address}, {path.stat().st_size / 2**20:.1f} MiB")
+        yield _row(
+            say("doctor_journal"),
+            OK,
+            say("doctor_journal_size", address=address, size=path.stat().st_size / 2**20),
+        )
         yield _disk(str(path.parent))
 
 
 def _findings(scheduler: RayScheduler) -> Iterator[Row]:
     """What the scheduler itself knows to be wrong."""
     orphans = scheduler.list_orphans()["orphans"]
-    advice = "`schedulemesh orphans` lists and ends them"
     if orphans:
-        yield _row("orphans", WARNING, f"{len(orphans)} that the journal does not know", advice)
+        finding = say("doctor_unknown", count=len(orphans))
+        yield _row(say("doctor_orphans"), WARNING, finding, say("doctor_end_orphans"))
     else:
-        yield _row("orphans", OK, "none")
+        yield _row(say("doctor_orphans"), OK, say("cell_none"))
     for strategy in scheduler.strategies()["strategies"]:
         if strategy["disabled"]:
-            advice = "mend the strategy and start the scheduler again"
-            finding = f"{strategy['name']} is disabled: {strategy['disabled']}"
-            yield _row("strategies", WARNING, finding, advice)
+            finding = say("doctor_disabled", name=strategy["name"], why=str(strategy["disabled"]))
+            yield _row(say("doctor_strategies"), WARNING, finding, say("doctor_mend"))

@@ -33,7 +33,7 @@ from typer.models import OptionInfo
 from schedulemesh.cli.completion import COMPLETERS
 from schedulemesh.cli.language import speak
 from schedulemesh.cli.root import UsageError
-from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
+from schedulemesh.errors import InvalidRequestError, ScheduleMeshError, nearest_name
 
 
 class Format(str, Enum):
@@ -244,7 +244,8 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
         except UsageError as error:
             takes_filters = any("--filter" in parameter.opts for parameter in self.params)
-            if takes_filters and "extra argument" in error.message:
+            # Errors about options and values are of further types: these words are too many.
+            if takes_filters and type(error) is UsageError:
                 error.message += f"; `{ctx.command_path} -f KEY=VALUE` chooses rows"
             raise
 
@@ -257,7 +258,7 @@ class _Group(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except UsageError as error:
-            if "Did you mean" not in error.message:
+            if nearest_name(args[0], self.commands) is None:
                 error.message += self._right_form(ctx.command_path, args[0])
             raise
 

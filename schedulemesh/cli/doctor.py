@@ -5,16 +5,17 @@ from __future__ import annotations
 import typer
 
 from schedulemesh.cli.command import Output, Target, command
+from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing
 
 app = typer.Typer()
 
 _COLUMNS = (
-    Column(heading="check", key="check"),
+    Column(heading="check", key="check", show=spoken),
     Column(heading="status", key="status"),
-    Column(heading="found", key="found"),
-    Column(heading="what to do", key="advice"),
+    Column(heading="found", key="found", show=spoken),
+    Column(heading="what to do", key="advice", show=spoken),
 )
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 
 import typer
 
@@ -42,6 +43,9 @@ ALONE = {
 def main() -> None:
     """Run the command line."""
     words = sys.argv[1:]
+    if sys.stdout is None:
+        # Closed by whoever started the command, which runs all the same and prints nowhere.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # until the process ends
     if completed := _completed_words():
         from schedulemesh.cli import completion, http_gateway
 

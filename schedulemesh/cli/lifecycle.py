@@ -15,6 +15,7 @@ from schedulemesh.cli.language import phrase, spoken
 from schedulemesh.cli.output import emit, repeat
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.texts import seconds
+from schedulemesh.cli.wording import in_commands
 from schedulemesh.config.http import DEFAULT_HOST, DEFAULT_PORT
 from schedulemesh.config.settings import DEFAULT_NAMESPACE
 from schedulemesh.errors import nearest
@@ -145,10 +146,10 @@ def stop(target: Target, yes: Yes = False) -> int:
         if about["alive"]:
             question = say("end_scheduler", name=name, agents=about["agents"])
         elif about["registered"]:
-            note(about["error"])
+            note(in_commands(about["error"]))
             question = say("end_rest_of_scheduler", name=name)
         else:
-            note(about["error"])
+            note(in_commands(about["error"]))
             return ExitCode.NOT_FOUND
         if not yes and not typer.confirm(spoken(question)):
             return ExitCode.FAILED

@@ -28,7 +28,7 @@ def test_a_full_disk_is_a_failure(monkeypatch, tmp_path, free, status):
         shutil, "disk_usage", lambda _: SimpleNamespace(total=200 * gib, free=free * gib)
     )
     row = checks._disk(str(tmp_path))
-    assert (row["status"], bool(row["advice"])) == (status, status != "ok")
+    assert (row["status"], bool(str(row["advice"]))) == (status, status != "ok")
 
 
 def test_a_folder_that_is_missing_is_a_warning(tmp_path):
@@ -42,7 +42,7 @@ def test_a_folder_that_is_missing_is_a_warning(tmp_path):
 def test_clocks_are_compared_at_the_middle_of_the_answer(theirs, status, words):
     row = checks._clock(theirs, 1000.0, 1.0)
     assert row["status"] == status
-    assert words in row["found"]
+    assert words in str(row["found"])
 
 
 class Context:
@@ -60,11 +60,11 @@ def on_this_node(monkeypatch):
 def test_a_journal_that_is_gone_is_a_failure(on_this_node, tmp_path):
     gone = {"journal": str(tmp_path / "j.sqlite"), "node_id": "here"}
     (row,) = checks._journal(gone)
-    assert (row["status"], "restore" in row["advice"]) == ("failed", True)
+    assert (row["status"], "restore" in str(row["advice"])) == ("failed", True)
     (tmp_path / "j.sqlite").write_bytes(b"x" * 2**20)
     journal, disk = checks._journal(gone)
-    assert (journal["status"], disk["check"]) == ("ok", f"disk at {tmp_path}")
-    assert "1.0 MiB" in journal["found"]
+    assert (journal["status"], str(disk["check"])) == ("ok", f"disk at {tmp_path}")
+    assert "1.0 MiB" in str(journal["found"])
 
 
 def test_a_journal_elsewhere_is_not_looked_at(on_this_node):
@@ -100,3 +100,12 @@ def test_without_ray_the_other_checks_are_made_and_the_command_fails(monkeypatch
     assert found["ScheduleMesh"]["status"] == "ok"
     assert found["Ray"]["status"] == "failed"
     assert found["Ray"]["advice"]
+
+
+def test_checks_are_in_chinese_where_that_is_asked_for(monkeypatch, run):
+    rows = [*checks._versions(), checks._disk("/nowhere"), checks._clock(990.0, 1000.0, 1.0)]
+    monkeypatch.setattr(checks, "examined", lambda _target: rows)
+    output = run("doctor", "--lang", "zh").stdout
+    for words in ("磁盘 /nowhere", "请创建", "时钟", "比本机慢 10.50 秒"):
+        assert words in output
+    assert run("doctor", "-o", "json").stdout.isascii()

@@ -14,6 +14,7 @@ import typer
 from schedulemesh.cli.app import app
 from schedulemesh.cli.entry import ALONE, app_for
 from schedulemesh.cli.root import GROUPS
+from tests.cli.served import named_by_environment
 
 ALL = typer.main.get_group(app).commands
 
@@ -128,3 +129,10 @@ def test_a_command_without_an_output_runs():
     program = f"{shlex.quote(sys.executable)} -m schedulemesh version >&-"
     done = subprocess.run(["sh", "-c", program], check=True, stderr=subprocess.PIPE, text=True)
     assert done.stderr == ""
+
+
+def test_a_list_without_an_output_runs(tmp_path, monkeypatch):
+    with named_by_environment(tmp_path, monkeypatch):
+        program = f"{shlex.quote(sys.executable)} -m schedulemesh tasks >&-"
+        done = subprocess.run(["sh", "-c", program], check=True, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == "no tasks\n"

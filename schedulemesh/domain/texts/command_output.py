@@ -259,6 +259,98 @@ _JOBS: Mapping[str, tuple[str, str]] = {
     ),
 }
 
+_DOCTOR: Mapping[str, tuple[str, str]] = {
+    "doctor_ray_version": ("Ray's version", "Ray 版本"),
+    "doctor_ray_nodes": ("Ray's nodes", "Ray 节点"),
+    "doctor_ray_resources": ("Ray's resources", "Ray 资源"),
+    "doctor_disk": ("disk at {folder}", "磁盘 {folder}"),
+    "doctor_scheduler": ("scheduler", "调度器"),
+    "doctor_clock": ("clock", "时钟"),
+    "doctor_journal": ("journal", "事务日志"),
+    "doctor_orphans": ("orphans", "孤儿"),
+    "doctor_strategies": ("strategies", "策略"),
+    "doctor_start_ray": ("start Ray, or name its --address", "启动 Ray，或用 --address 指明地址"),
+    "doctor_version": ("{version} on Python {python}", "{version}，Python {python}"),
+    "doctor_install": ("install {requirement!r}", "安装 {requirement!r}"),
+    "doctor_make_folder": ("Ray uses this folder; make it", "Ray 要用这个目录；请创建"),
+    "doctor_free": ("{free:.1f} of {total:.1f} GiB free", "空闲 {free:.1f} / {total:.1f} GiB"),
+    "doctor_free_space": (
+        "free space, or Ray and the journal will fail to write",
+        "请腾出空间，否则 Ray 和事务日志会写入失败",
+    ),
+    "doctor_nodes": (
+        "{count} nodes alive, {cpus} CPUs, {gpus} GPUs",
+        "{count} 个节点，{cpus} 个 CPU，{gpus} 个 GPU",
+    ),
+    "doctor_died": ("{count} have died", "{count} 个已丢失"),
+    "doctor_lost_tasks": (
+        "tasks that ran there were lost; see `ray list nodes`",
+        "在那里运行的任务已丢失；见 `ray list nodes`",
+    ),
+    "doctor_all_in_use": ("all that is taken is in use", "占用的资源都有使用者"),
+    "doctor_of_node": ("{amount} of node {node}", "节点 {node} 的 {amount}"),
+    "doctor_nobody_has": ("nothing that lives has {amounts:; }", "没有使用者：{amounts:；}"),
+    "doctor_ray_lost": (
+        "Ray has lost them, see docs/reliability.md; drain the node, and start Ray there again",
+        "Ray 把它们弄丢了，见 docs/reliability.md；请排空该节点，并在那里重启 Ray",
+    ),
+    "doctor_alive": (
+        "alive, epoch {epoch}, answered in {took:.0f} ms",
+        "正常，世代 {epoch}，应答用时 {took:.0f} ms",
+    ),
+    "doctor_busy": (
+        "the supervisor is busy or its node is; see its CPU use",
+        "调度进程或它的节点繁忙；请查看 CPU 使用率",
+    ),
+    "doctor_list": (
+        "`schedulemesh list` shows which schedulers there are",
+        "`schedulemesh list` 列出有哪些调度器",
+    ),
+    "doctor_ahead": (
+        "the scheduler's is {by:.2f} s ahead of this one",
+        "调度器的时钟比本机快 {by:.2f} 秒",
+    ),
+    "doctor_behind": (
+        "the scheduler's is {by:.2f} s behind this one",
+        "调度器的时钟比本机慢 {by:.2f} 秒",
+    ),
+    "doctor_synchronise": (
+        "synchronise both machines, as with NTP",
+        "请同步两台机器的时钟，例如用 NTP",
+    ),
+    "doctor_no_api": ("none is served", "没有提供"),
+    "doctor_api_silent": ("{url} does not answer ({error})", "{url} 没有应答（{error}）"),
+    "doctor_firewall": (
+        "a firewall closes the port, or it is open on the scheduler's machine only",
+        "防火墙关闭了端口，或端口只在调度器所在机器上开放",
+    ),
+    "doctor_journal_away": ("{address}, not on this node", "{address}，不在本节点"),
+    "doctor_journal_gone": ("{address} is gone", "{address} 不存在"),
+    "doctor_restore_journal": (
+        "nothing can become durable; restore it, or stop the scheduler",
+        "现在什么都无法持久保存；请恢复它，或停止调度器",
+    ),
+    "doctor_journal_closed": ("{address} is not writable", "{address} 不可写"),
+    "doctor_open_journal": (
+        "nothing can become durable; make file and folder writable",
+        "现在什么都无法持久保存；请使文件和目录可写",
+    ),
+    "doctor_journal_size": ("{address}, {size:.1f} MiB", "{address}，{size:.1f} MiB"),
+    "doctor_unknown": (
+        "{count} that the journal does not know",
+        "{count} 个不在事务日志中",
+    ),
+    "doctor_end_orphans": (
+        "`schedulemesh orphans` lists and ends them",
+        "`schedulemesh orphans` 列出并结束它们",
+    ),
+    "doctor_disabled": ("{name} is disabled: {why}", "{name} 已停用：{why}"),
+    "doctor_mend": (
+        "mend the strategy and start the scheduler again",
+        "请修正该策略，并重启调度器",
+    ),
+}
+
 COMMAND_OUTPUT: Mapping[str, tuple[str, str]] = {
     **_CELLS,
     **_DECLARED,
@@ -266,4 +358,5 @@ COMMAND_OUTPUT: Mapping[str, tuple[str, str]] = {
     **_RESULTS,
     **_REMARKS,
     **_JOBS,
+    **_DOCTOR,
 }
