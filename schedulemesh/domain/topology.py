@@ -124,11 +124,15 @@ def _parsed_level(value: object, what: str) -> str:
 
 
 def parse_topology(value: object) -> str:
-    """The text for a request given as text or as a dict such as ``{"required": "rack"}``; empty: it asks for
-    nothing. Raises InvalidRequestError.
+    """The text for a request given as text or as a dict such as ``{"required": "rack"}``. Raises
+    InvalidRequestError, also where it asks for nothing.
     """
     text = as_text(value)
     request = _of_dict(value) if text is None else _of_text(text)
+    if not request.levels:
+        raise InvalidRequestError(
+            f"topology is {shown(value)}, which asks for nothing; allowed are {_FORM}; leave it out for none"
+        )
     return str(request)
 
 

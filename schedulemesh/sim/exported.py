@@ -119,7 +119,7 @@ def _job(
         parse_node_labels(node_labels, "node_labels")
         alternatives = tuple(map(_alternative, filter(None, _text(row, "alternatives").split("|"))))
         after = _after(row)
-        topology = parse_topology(_text(row, "topology"))
+        topology = _text(row, "topology") and parse_topology(_text(row, "topology"))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{place}: {error}") from None
     return Job(

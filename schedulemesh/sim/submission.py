@@ -62,7 +62,7 @@ class Submissions:
                 after=parse_after(job.after),
                 array=job.array,
                 # What is on one node has no members.
-                topology=parse_topology(job.topology) if agent.bundles else "",
+                topology=parse_topology(job.topology) if job.topology and agent.bundles else "",
                 on_time_limit="requeue" if job.requeued_at_limit else "",
             ),
             queue=True,
