@@ -34,6 +34,16 @@ def is_for(window: MaintenanceWindow, whose: Whose) -> bool:
     )
 
 
+def satisfies(labels: Mapping[str, str], conditions: Iterable[tuple[str, str]]) -> bool:
+    """Whether labels meet conditions, each a value or ``in(a, b)``."""
+    return all(
+        labels.get(key) in value[3:-1].split(", ")
+        if value.startswith("in(")
+        else labels.get(key) == value
+        for key, value in conditions
+    )
+
+
 def is_reservation(window: MaintenanceWindow) -> bool:
     """Whether a window is for somebody; else it is for maintenance."""
     return bool(window.pools or window.owners or window.labels)
@@ -83,7 +93,7 @@ class Calendar:
             return node_id in chosen
         if window.node_ids:
             return node_id in window.node_ids
-        return all(labels.get(key) == value for key, value in window.node_labels)
+        return satisfies(labels, window.node_labels)
 
     def of_node(
         self, labels: Mapping[str, str], node_id: str, whose: Whose = NOBODY
@@ -170,7 +180,7 @@ def is_free_for(
     labels: Mapping[str, str],
 ) -> bool:
     """Whether a node has the labels of a window of an amount, and no other window is open there meanwhile."""
-    if any(labels.get(key) != value for key, value in window.node_labels):
+    if not satisfies(labels, window.node_labels):
         return False
     for other in calendar.windows.values():
         if other.name != window.name and calendar.has_node(other, node_id, labels):

@@ -136,7 +136,7 @@ def pools(dice: random.Random) -> list[PoolSpec]:
 
 
 def windows() -> list[MaintenanceWindow]:
-    """Maintenance of a rack each week, and two reservations that come again."""
+    """Maintenance of a rack each week, and reservations that come again: of nodes and of an amount."""
     sunday = BEGIN + 3 * DAY
     return [
         MaintenanceWindow(
@@ -163,6 +163,15 @@ def windows() -> list[MaintenanceWindow]:
             node_ids=("l2",),
             owners=("u39",),
             labels={"team": "night"},
+        ),
+        MaintenanceWindow(
+            name="course",
+            start=sunday + 2 * DAY + 13 * HOUR,
+            duration_s=4 * HOUR,
+            repeat="weekly",
+            resources=parse_resources({"gpu": 12}),
+            node_labels=(("model", "in(A100, L40S)"),),
+            pools=("speech",),
         ),
     ]
 
@@ -259,7 +268,10 @@ class Year:
 
     def announce(self, window: MaintenanceWindow) -> None:
         """Create a window."""
-        if not isinstance(self.handle(s.WindowRequested(window=window)).outcome, Refused):
+        self.checks.pending = window
+        step = self.handle(s.WindowRequested(window=window))
+        self.checks.pending = None
+        if not isinstance(step.outcome, Refused):
             self.checks.calendar.windows[window.name] = window
             if window.start - self.now <= LEAVING_S + MINUTE:
                 self.late_windows.add((window.name, window.start))
@@ -487,6 +499,12 @@ class Year:
                 {"node_labels": (("model", "L40S"),)},
             )
         )
+        if whose and roll.random() < 0.5:
+            gpus = roll.choice((2, 8, 20))
+            where = {
+                "resources": parse_resources({"gpu": gpus}),
+                "node_labels": (("model", "A100"),),
+            }
         window = MaintenanceWindow(
             name=f"w{next(self._numbers)}",
             start=self.now + roll.choice((0.5, 5.0, 40.0)) * HOUR,

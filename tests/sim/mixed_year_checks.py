@@ -25,11 +25,13 @@ import msgspec
 from schedulemesh.domain.budgets import Budget
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import EndState
+from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.window_facts import WindowNodesChosen
 from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.queued_tasks import QueuedTask
-from tests.engine.calendar_oracle import Calendar, Whose, openings
+from tests.engine.calendar_oracle import Calendar, Whose, is_free_for, openings, satisfies
 
 if TYPE_CHECKING:
     from tests.sim.mixed_year import Year
@@ -137,6 +139,8 @@ class Checks:
     def __init__(self, year: Year, begin: float) -> None:
         self.year, self._begin = year, begin
         self.calendar = Calendar()
+        #: The window that is being announced.
+        self.pending: MaintenanceWindow | None = None
         self.violations: list[Violation] = []
         self.holdings: dict[str, Holding] = {}
         self.priorities: dict[str, float] = {}
@@ -278,11 +282,35 @@ class Checks:
                 self._started(fact)
             elif isinstance(fact, f.AgentEnded):
                 self._ended(fact)
+            elif isinstance(fact, WindowNodesChosen):
+                self._nodes_chosen(fact)
             elif isinstance(fact, f.EvictionStarted):
                 self.evictions[str(fact.reason)] += 1
                 self.evicted[fact.task_id] += 1
         if step.facts:
             self._check_capacity()
+
+    def _nodes_chosen(self, fact: WindowNodesChosen) -> None:
+        """A window of an amount has whole nodes that are free for it, and enough of them if there are."""
+        if isinstance(self.pending, MaintenanceWindow) and self.pending.name == fact.name:
+            window = self.calendar.windows[fact.name] = self.pending
+        else:
+            window = self.calendar.windows[fact.name]
+        opening = next(openings(window, self.now))
+        self.calendar.chosen[fact.name] = (fact.start, frozenset(fact.node_ids))
+        free = {
+            node_id: report.total.gpu
+            for node_id, report in self.year.nodes.items()
+            if is_free_for(self.calendar, window, opening, node_id, self.labels(node_id))
+        }
+        for node_id in fact.node_ids:
+            if node_id not in free:
+                self.violated("window", f"{fact.name} has {node_id}, which is not free for it")
+        has = sum(free.get(node_id, 0) for node_id in fact.node_ids)
+        drained = self.state.drains.nodes.keys()
+        more = [n for n in free if n not in fact.node_ids and n not in drained]
+        if has < window.resources.gpu and more:
+            self.violated("window", f"{fact.name} has {fact.node_ids}, and could have {more}")
 
     def _note_ends(self) -> None:
         for task_id in [t for t in self.priorities if t not in self.ends]:
@@ -422,7 +450,7 @@ class Checks:
 
     def _suits(self, node_id: str, way: Any) -> bool:
         labels = self.labels(node_id)
-        return all(_holds(condition, labels.get(key)) for key, condition in way.node_labels)
+        return satisfies(labels, way.node_labels)
 
     def _started(self, fact: f.AgentStarted) -> None:
         holding = self.holdings.get(fact.agent_name)
@@ -653,10 +681,3 @@ class Checks:
             self.violated(
                 "starves", f"{task.task_id} for {waited / DAY:.0f} days: {codes}", task.task_id
             )
-
-
-def _holds(condition: str, label: str | None) -> bool:
-    """Whether a condition of a selector holds for a label: a value, or ``in(a, b)``."""
-    if condition.startswith("in("):
-        return label in condition[3:-1].split(", ")
-    return label == condition
