@@ -368,6 +368,7 @@ WINDOWS = (
     wide("first", "start"),
     wide("duration", "duration_s", duration),
     wide("notice", "notice_s", duration),
+    wide("short", "short", amounts),
 )
 
 COHORTS = (

@@ -14,7 +14,13 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.numbers import LATEST_S
-from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
+from schedulemesh.domain.resources import (
+    NOTHING,
+    OF_FLAVORS,
+    Resources,
+    parse_resources,
+    sum_of,
+)
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: After how many seconds a window comes again, by the word for it; empty: never.
@@ -164,6 +170,12 @@ def parse_amount(value: object, what: str = "resources") -> Resources:
         raise InvalidRequestError(
             f"{what} of a window is {shown(value)}; a window reserves an amount of one kind, such as "
             "{'gpu': 8}"
+        )
+    ((kind, _),) = amount.items()
+    if kind.startswith(OF_FLAVORS):
+        raise InvalidRequestError(
+            f"{what} of a window is {shown(value)}, of which only pools have a quota; reserve "
+            f"{kind.partition('@')[0]}, and choose the nodes by node_labels"
         )
     return amount
 

@@ -148,6 +148,7 @@ def test_an_amount_is_reserved_on_nodes_that_are_chosen(nodes, scheduler, run):
     assert run(*words, "--cpus", "24", "--replace").exit_code == 0
     (row,) = listed(run, "windows")
     assert (len(row["node_ids"]), row["short"]) == (2, {"cpu": 8.0})
+    assert "cpu 8" in run("windows", "-o", "wide", width=200).stdout.splitlines()[1]
     events = [
         e for e in listed(run, "events", "--limit", "100") if e["kind"] == "window_nodes_chosen"
     ]

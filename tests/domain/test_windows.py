@@ -55,6 +55,7 @@ def request(**how):
         ({"resources": {}, **_FOR_P}, "an amount of one kind"),
         ({"resources": {"gpus": 8}, **_FOR_P}, "gpu"),
         ({"resources": {"gpu": -1}, **_FOR_P}, "gpu"),
+        ({"resources": {"gpu@h100": 8}, **_FOR_P}, "choose the nodes by node_labels"),
         ({"repeat": "yearly"}, "repeat is 'yearly'; allowed are 'daily', 'weekly'"),
         ({"repeat": "daily", "duration_s": 86_400.0}, "would be open for ever"),
         ({"duration_s": 0.0}, "duration must be"),

@@ -113,6 +113,25 @@ def test_a_maintenance_window_is_announced_and_deleted(api):
     assert "offset from UTC" in api.send("POST", "/windows", bad, 400)["error"]
 
 
+def test_an_amount_is_reserved_for_an_owner(api):
+    body = {
+        "name": "course",
+        "start": "2090-01-01T00:00Z",
+        "duration": "4h",
+        "resources": {"gpu": 1_000},
+        "owners": ["ada"],
+    }
+    assert api.send("POST", "/windows", body)["detail"] == "created"
+    (row,) = api.get("/windows")["items"]
+    assert row["resources"] == {"gpu": 1_000.0}
+    assert row["short"]["gpu"] > 0.0
+    for wrong in ({"gpu": 1, "cpu": 1}, {"gpus": 1}, {"gpu": "1"}, {"gpu@h100": 1}, 8):
+        answer = api.send("POST", "/windows", {**body, "resources": wrong}, 400)
+        assert "resources" in answer["error"]
+    unowned = {**body, "owners": []}
+    assert "give pools, owners" in api.send("POST", "/windows", unowned, 400)["error"]
+
+
 def test_a_pool_is_created_changed_and_drained(api):
     made = api.send("PUT", "/pools/训练", {"resources": {"cpu": 4}, "labels": {"team": "a"}})
     assert (made["detail"], made["pool"]["resources"]) == ("created", {"cpu": 4.0})
