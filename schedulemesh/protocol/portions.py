@@ -36,6 +36,11 @@ class PortionTurns:
         self._lock = asyncio.Lock()
         self._pending = pending
 
+    @property
+    def are_taken(self) -> bool:
+        """Whether a long read is under way."""
+        return self._lock.locked()
+
     async def each(self, items: Sequence[Item], work: Callable[[Sequence[Item]], None]) -> None:
         """Do this work for the items, portion by portion. Raises what the work raises."""
         time = asyncio.get_running_loop().time

@@ -43,6 +43,23 @@ def test_between_two_portions_of_any_reads_others_are_served():
     assert all(earlier < later for earlier, later in itertools.pairwise(moments))
 
 
+def test_while_a_read_is_under_way_others_see_that():
+    async def reads():
+        turns, seen = PortionTurns(), []
+        assert not turns.are_taken
+        reading = asyncio.ensure_future(turns.each(range(3 * PORTION), lambda _: None))
+        await asyncio.sleep(0)
+        while not reading.done():
+            seen.append(turns.are_taken)
+            await asyncio.sleep(0)
+        assert not turns.are_taken
+        return seen
+
+    seen = asyncio.run(reads())
+    assert all(seen[:-1])
+    assert len(seen) > 3
+
+
 def test_a_read_that_fails_lets_others_continue():
     async def reads():
         turns = PortionTurns()

@@ -17,7 +17,10 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.runtime.history import recorder as recorder_module
+from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.history.queries import History
+from schedulemesh.store.sql import SqlJournal
 from tests.engine.returns import CAUSES
 from tests.runtime.composition import InThread
 from tests.runtime.driven import Driven
@@ -221,3 +224,34 @@ def test_a_task_that_returned_before_it_ran_is_told_so_and_counts_as_no_failure(
     for by in ("pool", "owner"):
         used = ask(mesh, QueryUsage(by=by, since=mesh.running.reactor.now()))["usage"]
         assert sum(row["failed"] for row in used) == 0
+
+
+@pytest.mark.parametrize(
+    ("is_reading", "is_asked_for", "pauses"),
+    [(False, False, 1), (True, False, 10), (True, True, 1)],
+)
+def test_the_history_is_opened_after_long_reads_unless_somebody_asks_for_it(
+    journal_file, monkeypatch, is_reading, is_asked_for, pauses
+):
+    waited_s = []
+
+    async def within(work, seconds):
+        work.close()
+        waited_s.append(seconds)
+
+    monkeypatch.setattr(recorder_module, "within", within)
+
+    async def story():
+        journal = SqlJournal(journal_file)
+        reactor = await Reactor.recover(journal)
+        history = recorder_module.history_of(journal, reactor, HistorySettings())
+        if is_asked_for:
+            history.begin_at_once()
+        if is_reading:
+            await reactor.turns._lock.acquire()
+        await history._pause()
+        assert history.upto == -1
+        await reactor.close(destroy=False)
+
+    asyncio.run(story())
+    assert waited_s == [1.0] * pauses

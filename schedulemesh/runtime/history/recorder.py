@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-#: Seconds after the start in which nothing is written, unless somebody asks for the history.
-_BEGIN_S = 1.0
+#: Seconds after the start in which nothing is written, unless somebody asks for the history; as many again,
+#: so often at most, while a long read is being answered.
+_BEGIN_S, _MOST_PAUSES = 1.0, 10
 #: Seconds between two rounds of asking why tasks wait.
 _REASONS_S = 1.0
 #: Seconds that a query waits for a history that is being opened.
@@ -62,13 +63,19 @@ class HistoryRecorder:
         self._asked_for.set()
 
     async def _write_and_ask(self, loops: Loops) -> None:
-        await within(self._asked_for.wait(), _BEGIN_S)
+        await self._pause()
         recorder = await in_thread(self._new_recorder)
         recorder.listen(self._pulse_soon)
         recorder.start()
         self._recorder = recorder
         reasons = WaitReasons(self._reactor, recorder.note_wait)
         await loops.run("wait_reasons", _REASONS_S, reasons.round)
+
+    async def _pause(self) -> None:
+        for _ in range(_MOST_PAUSES):
+            await within(self._asked_for.wait(), _BEGIN_S)
+            if self._asked_for.is_set() or not self._reactor.turns.are_taken:
+                return
 
     def _new_recorder(self) -> Recorder:
         from schedulemesh.store.history.recorder import Recorder  # noqa: PLC0415  # see the module
