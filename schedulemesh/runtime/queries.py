@@ -97,7 +97,7 @@ def task_status(state: MeshState, task_id: str, causes: WaitCauses | None = None
         **_attempts(ended.attempts),
         "ended_at": ended.at,
         **({"reason": ended.reason} if ended.reason else {}),
-        **({"error": ended.error} if ended.error else {}),
+        **({"error": str(ended.error)} if str(ended.error) else {}),
     }
 
 

@@ -10,6 +10,7 @@ from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
+from schedulemesh.domain.sentences import in_words
 from schedulemesh.domain.task import EndState, TaskSpec, check_task, parse_task
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentEnded
@@ -50,7 +51,7 @@ def test_the_record_of_a_task_says_how_its_process_died():
     die(mesh, EXITED)
     ended = mesh.state.ended["t"]
     assert (ended.state, ended.reason) == (EndState.LOST, TaskEndReason.LOST)
-    assert ended.error == "the process of agent 't' exited with code 3"
+    assert str(ended.error) == "the process of agent 't' exited with code 3"
     assert "exited with code 3" in mesh.engine.explain("t", mesh.now).error
     fact = next(f for f in reversed(mesh.facts) if isinstance(f, AgentEnded))
     assert fact.death == EXITED
@@ -59,14 +60,16 @@ def test_the_record_of_a_task_says_how_its_process_died():
 def test_what_is_not_known_of_a_death_is_not_invented():
     mesh = running()
     die(mesh, None)
-    assert mesh.state.ended["t"].error == ("the process of agent 't' died although nobody ended it")
+    assert str(mesh.state.ended["t"].error) == (
+        "the process of agent 't' died although nobody ended it"
+    )
 
 
 def test_a_lost_node_is_the_reason_whatever_its_processes_say():
     mesh = running()
     mesh.handle(s.ClusterObserved(nodes=(node("b", cpu=4),)))
     die(mesh, EXITED)
-    assert mesh.state.ended["t"].error == "node a was lost, on which agent 't' ran"
+    assert str(mesh.state.ended["t"].error) == "node a was lost, on which agent 't' ran"
 
 
 def test_a_lost_node_is_named_by_its_host_where_that_is_known():
@@ -75,7 +78,9 @@ def test_a_lost_node_is_named_by_its_host_where_that_is_known():
     incarnation = mesh.state.agents["t"].incarnation
     hosts = {"a": "gpu-17"}
     mesh.handle(s.AgentGone(agent_name="t", incarnation=incarnation, hosts=hosts))
-    assert mesh.state.ended["t"].error == "node gpu-17 (a) was lost, on which agent 't' ran"
+    assert str(mesh.state.ended["t"].error) == "node gpu-17 (a) was lost, on which agent 't' ran"
+    explained = mesh.engine.explain("t", mesh.now)
+    assert "节点 gpu-17 (a) 已丢失" in in_words(explained.error_text, "zh")
 
 
 def test_who_waits_for_a_group_on_a_lost_node_is_told_its_host():
@@ -90,7 +95,7 @@ def test_who_waits_for_a_group_on_a_lost_node_is_told_its_host():
 def test_a_death_while_there_was_no_supervisor_is_recorded_when_it_is_back():
     mesh = running()
     mesh.handle(s.RecoveryObserved(living=frozenset(), deaths={"t": EXITED}))
-    assert mesh.state.ended["t"].error == "the process of agent 't' exited with code 3"
+    assert str(mesh.state.ended["t"].error) == "the process of agent 't' exited with code 3"
 
 
 def test_a_gang_says_which_of_its_members_died():
@@ -100,7 +105,7 @@ def test_a_gang_says_which_of_its_members_died():
     mesh.handle(s.GroupCreated(group_id=group_id))
     mesh.report("g")
     die(mesh, Death(how="exited with code 3", rank=1), "g")
-    assert mesh.state.ended["g"].error == "rank 1 of gang 'g' exited with code 3"
+    assert str(mesh.state.ended["g"].error) == "rank 1 of gang 'g' exited with code 3"
 
 
 def test_a_start_says_how_its_process_died():
@@ -130,7 +135,7 @@ def test_a_task_that_is_to_fail_out_of_memory_is_not_retried():
     die(mesh, OOM)
     ended = mesh.state.ended["t"]
     assert (ended.state, ended.reason) == (EndState.FAILED, TaskEndReason.OUT_OF_MEMORY)
-    assert "on_oom is 'fail'" in ended.error
+    assert "on_oom is 'fail'" in str(ended.error)
     assert "t" not in mesh.state.lost
     fact = next(f for f in reversed(mesh.facts) if isinstance(f, AgentEnded))
     assert fact.reason is EndReason.OUT_OF_MEMORY
@@ -154,7 +159,7 @@ def test_a_growing_task_has_twice_the_memory_each_time_up_to_the_quota_of_its_po
     die(mesh, OOM)
     ended = mesh.state.ended["t"]
     assert (ended.state, ended.reason) == (EndState.FAILED, TaskEndReason.OUT_OF_MEMORY)
-    assert "it had 3000 MB, and its pool's quota allows no more" in ended.error
+    assert "it had 3000 MB, and its pool's quota allows no more" in str(ended.error)
     assert mesh.state.ledger.accounts["p"].used.memory == 0
 
 

@@ -262,6 +262,8 @@ def test_an_incoming_task_does_not_start_in_a_pool_that_was_drained_while_it_wai
     mesh.tick(3.0)
     assert (mesh.starts, sorted(mesh.waiting())) == ({}, ["urgent", "v1", "v2"])
     ended = [f for f in mesh.facts if isinstance(f, AgentEnded) and f.agent_name == "urgent"]
-    assert [f.error for f in ended] == ["pool 'p' is being drained; it waits in the queue again"]
+    assert [str(f.error) for f in ended] == [
+        "pool 'p' is being drained; it waits in the queue again"
+    ]
     drain(mesh, drained=False, pool_name="p")
     assert "urgent" in mesh.starts

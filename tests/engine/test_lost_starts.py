@@ -85,7 +85,7 @@ def test_too_many_in_a_row_without_retries_is_a_failure(mesh):
     lose_start(mesh)
     past = mesh.state.ended["t"]
     assert (past.state, past.reason) == (EndState.FAILED, "not_started")
-    assert "its start was lost with its node 6 times in a row" in past.error
+    assert "its start was lost with its node 6 times in a row" in str(past.error)
 
 
 def test_each_further_one_counts_against_its_retries(mesh):

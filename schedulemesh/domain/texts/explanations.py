@@ -218,6 +218,53 @@ _PAST: Mapping[str, tuple[str, str]] = {
     ),
     "lease_was_lost": ("lease {agent!r} was lost", "租约 {agent!r} 已丢失"),
     "agent_was_lost": ("its agent {agent!r} was lost", "它的 Agent {agent!r} 已丢失"),
+    "nodes_lost": (
+        "{count:node|nodes} {nodes:, } {count:was|were} lost, on which {what}",
+        "节点 {nodes:、} 已丢失，{what}",
+    ),
+    "agent_ran": ("agent {agent!r} ran", "Agent {agent!r} 当时在其上运行"),
+    "gang_ran": ("gang {gang!r} ran", "Gang {gang!r} 当时在其上运行"),
+    "lease_had_groups": (
+        "lease {lease!r} had placement groups",
+        "租约 {lease!r} 的占位组当时在其上",
+    ),
+    "lease_groups_gone": (
+        "the placement groups of lease {lease!r} are gone from Ray",
+        "租约 {lease!r} 的占位组在 Ray 中已不存在",
+    ),
+    "process_died": ("the process of agent {agent!r} {how}", "Agent {agent!r} 的进程：{how}"),
+    "gang_process_died": ("a process of gang {gang!r} {how}", "Gang {gang!r} 的一个进程：{how}"),
+    "gang_rank_died": (
+        "rank {rank} of gang {gang!r} {how}",
+        "Gang {gang!r} 的 rank {rank}：{how}",
+    ),
+    "died_unended": ("died although nobody ended it", "无人结束它，自行退出"),
+    "died": ("died", "已退出"),
+    "process_of_start_died": ("the agent's process {how}", "Agent 的进程：{how}"),
+    "freed_too_little": (
+        "what the victims freed was not what had been promised",
+        "被抢占任务释放的资源少于约定的量",
+    ),
+    "start_pool_drained": ("pool {pool!r} is being drained", "资源池 {pool!r} 正在排空"),
+    "start_node_drained": ("node {node!r} is being drained", "节点 {node!r} 正在排空"),
+    "waits_again": ("it waits in the queue again", "任务重新排队等待"),
+    "submit_again": ("submit again", "请重新提交"),
+    "starts_lost": (
+        "its start was lost with its node {times} times in a row, so this counts as a failure",
+        "它的启动已连续 {times} 次随节点丢失，因此计为一次失败",
+    ),
+    "on_oom_fails": (
+        "on_oom is 'fail', so it is not started again",
+        "on_oom 为 'fail'，因此不再启动",
+    ),
+    "pool_allows_no_more": (
+        "it had {memory:g} MB, and its pool's quota allows no more",
+        "它已有 {memory:g} MB 内存，资源池的配额不允许更多",
+    ),
+    "allowed_no_more": (
+        "it had {memory:g} MB, and oom_max_memory or its pool allows no more",
+        "它已有 {memory:g} MB 内存，oom_max_memory 或资源池不允许更多",
+    ),
     "was_completed": ("it was completed", "它已完成"),
     "result_kept": (
         "it was completed; result({task!r}) returns what it returned",

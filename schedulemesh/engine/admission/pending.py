@@ -17,7 +17,7 @@ from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReas
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.domain.sentences import say
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit, requeue_victim
@@ -95,45 +95,39 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
     if group is not None and group.phase is GroupPhase.CREATING:
         return
     if (drained := _drained(tx.state, agent)) is not None:
-        _give_up(tx, agent, f"{drained} is being drained", ReturnReason.DRAINED)
+        _give_up(tx, agent, drained, ReturnReason.DRAINED)
         return
     if group is not None and group.phase is GroupPhase.PLANNED and whole(tx.state, group):
         make(tx, group)
         return
     if not _whole(tx.state, agent):
-        error = "what the victims freed was not what had been promised"
-        _give_up(tx, agent, error, ReturnReason.ROOM_LOST)
+        _give_up(tx, agent, say("freed_too_little"), ReturnReason.ROOM_LOST)
         return
     tx.emit(AgentReady(agent_name=agent.spec.name, at=tx.now))
     tx.instruct(start_instruction(tx.state, agent.spec.name))
 
 
-def _give_up(tx: Transaction, agent: Agent, error: str, why: ReturnReason) -> None:
+def _give_up(tx: Transaction, agent: Agent, error: Sentence, why: ReturnReason) -> None:
     """Undo a start for which what was freed is of no use."""
     reason = Reason.PREEMPTION_FAILED
     waits_again = task_without_room(tx.state, agent, reason) is not None
-    undo(
-        tx,
-        agent,
-        reason,
-        f"{error}; {'it waits in the queue again' if waits_again else 'submit again'}",
-        why=why,
-    )
+    next_step = say("waits_again" if waits_again else "submit_again")
+    undo(tx, agent, reason, say("two_parts", first=error, second=next_step), why=why)
 
 
-def _drained(state: MeshState, agent: Agent) -> str | None:
+def _drained(state: MeshState, agent: Agent) -> Sentence | None:
     """Which pool or node of a waiting agent is being drained, so that nothing new starts there, or None."""
     if agent.spec.pool_name in state.drains.pools:
-        return f"pool {agent.spec.pool_name!r}"
+        return say("start_pool_drained", pool=agent.spec.pool_name)
     node_ids = (n for n in _nodes_of(state, agent) if n in state.drains.nodes)
-    return next((f"node {node_id!r}" for node_id in node_ids), None)
+    return next((say("start_node_drained", node=node_id) for node_id in node_ids), None)
 
 
 def undo(
     tx: Transaction,
     agent: Agent,
     reason: Reason,
-    error: str,
+    error: Text,
     *,
     detail: str = "",
     restore_failed: bool = False,
@@ -158,13 +152,13 @@ def undo(
     failed = None
     if lost_start is not None and loses_too_many_starts(lost_start):
         waits_again = None
-        error = f"{error}; {_lost_starts(lost_start)}"
+        error = say("two_parts", first=error, second=_lost_starts(lost_start))
         lost_start = lost_start if may_retry(tx.state, lost_start, agent) else None
     elif waits_again is None:
         failed = task_not_started(tx.state, agent, reason, restore_failed=restore_failed)
     again, forbidden = grown_after(tx.state, agent, death)
     if forbidden:
-        failed, error = None, f"{error}; {forbidden}"
+        failed, error = None, say("two_parts", first=error, second=forbidden)
     taken = reason in ROOM_TAKEN and bool(submission.evicting)
     if taken and submission.task_id is not None:
         node_ids = _nodes_of(tx.state, agent)
@@ -189,10 +183,9 @@ def undo(
     return answer_not_run(tx, submission, refused)
 
 
-def _lost_starts(task: RunningTask) -> str:
+def _lost_starts(task: RunningTask) -> Sentence:
     """How often the start of a task was lost, the last one included, as part of an error."""
-    times = task.attempts.lost_starts + 1
-    return f"its start was lost with its node {times} times in a row, so this counts as a failure"
+    return say("starts_lost", times=task.attempts.lost_starts + 1)
 
 
 def start_cancelled(tx: Transaction, agent: Agent, ending: Ending) -> None:
@@ -204,7 +197,7 @@ def start_cancelled(tx: Transaction, agent: Agent, ending: Ending) -> None:
         task = task_without_room(tx.state, agent, Reason.PREEMPTION_FAILED)
         reason = EndReason.START_FAILED
     gives_way = return_of(task, ReturnReason.QUOTA_TAKEN_BACK)
-    _terminate(tx, agent, reason, str(WHY), returns=gives_way)
+    _terminate(tx, agent, reason, WHY, returns=gives_way)
     leave(tx, agent, ending.destroy_group)
     hand_on(tx, ending.waiters, agent.shares)
     put_back(tx, agent, task)
@@ -316,7 +309,7 @@ def _terminate(
     tx: Transaction,
     agent: Agent,
     reason: EndReason,
-    error: str = "",
+    error: Text = "",
     death: Death | None = None,
     returns: Returned | None = None,
 ) -> tuple[str, ...]:
@@ -328,7 +321,8 @@ def _terminate(
         error = error or loss_of(tx.state, agent, death, tx.hosts)
         again, forbidden = grown_after(tx.state, agent, death)
         if forbidden:
-            reason, failed, error = EndReason.OUT_OF_MEMORY, None, f"{error}; {forbidden}"
+            reason, failed = EndReason.OUT_OF_MEMORY, None
+            error = say("two_parts", first=error, second=forbidden)
     evicted = all_preempted(tx, agent)
     tx.emit(
         AgentEnded(

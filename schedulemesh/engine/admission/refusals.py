@@ -619,28 +619,35 @@ def _closest(placement: BundlePlacement | NoPlacement) -> Sentence:
     return say("closest_no_device", node=placement.node_id)
 
 
-def loss_of(state: MeshState, agent: Agent, death: Death | None, hosts: Mapping[str, str]) -> str:
-    """How an agent was lost that nobody has ended, as a sentence: with its node, or how its process died.
-    ``hosts``: see ``Transaction.hosts``.
+def loss_of(
+    state: MeshState, agent: Agent, death: Death | None, hosts: Mapping[str, str]
+) -> Sentence:
+    """How an agent was lost that nobody has ended: with its node, or how its process died. ``hosts``: see
+    ``Transaction.hosts``.
     """
+    name, payload = agent.spec.name, agent.spec.payload
+    if gone := _lost_nodes(state, agent):
+        named = tuple(lost_node(hosts, node_id) for node_id in gone)
+        return say("nodes_lost", count=len(gone), nodes=named, what=_what_ran(agent))
+    if isinstance(payload, LeasePayload):
+        return say("lease_groups_gone", lease=name)
+    how = say("died_unended") if death is None else death.how
+    if not isinstance(payload, GangPayload):
+        return say("process_died", agent=name, how=how)
+    if death is None or death.rank is None:
+        return say("gang_process_died", gang=name, how=how)
+    return say("gang_rank_died", rank=death.rank, gang=name, how=how)
+
+
+def _lost_nodes(state: MeshState, agent: Agent) -> list[str]:
+    """The nodes of an agent that the cluster no longer has."""
     group = state.groups.by_id.get(agent.group_id or "")
     members = () if agent.process is None else agent.process.members
     node_ids = [agent.node_id, *(member.node_id for member in members)]
     if group is not None:
         node_ids += group.node_ids
     existing = state.cluster.nodes if state.nodes_known else node_ids
-    gone = sorted({node_id for node_id in node_ids if node_id and node_id not in existing})
-    if gone:
-        named = [lost_node(hosts, node_id) for node_id in gone]
-        nodes = f"node {named[0]} was" if len(gone) == 1 else f"nodes {', '.join(named)} were"
-        return f"{nodes} lost, on which {_what_ran(agent)}"
-    if isinstance(agent.spec.payload, LeasePayload):
-        return f"the placement groups of lease {agent.spec.name!r} are gone from Ray"
-    how = "died although nobody ended it" if death is None else death.how
-    if not isinstance(agent.spec.payload, GangPayload):
-        return f"the process of agent {agent.spec.name!r} {how}"
-    member = "a process" if death is None or death.rank is None else f"rank {death.rank}"
-    return f"{member} of gang {agent.spec.name!r} {how}"
+    return sorted({node_id for node_id in node_ids if node_id and node_id not in existing})
 
 
 def lost_node(hosts: Mapping[str, str], node_id: str) -> str:
@@ -648,9 +655,10 @@ def lost_node(hosts: Mapping[str, str], node_id: str) -> str:
     return f"{hosts[node_id]} ({node_id})" if node_id in hosts else node_id
 
 
-def _what_ran(agent: Agent) -> str:
+def _what_ran(agent: Agent) -> Sentence:
     """What of an agent is on its nodes, as a clause."""
     if isinstance(agent.spec.payload, LeasePayload):
-        return f"lease {agent.spec.name!r} had placement groups"
-    kind = "gang" if isinstance(agent.spec.payload, GangPayload) else "agent"
-    return f"{kind} {agent.spec.name!r} ran"
+        return say("lease_had_groups", lease=agent.spec.name)
+    if isinstance(agent.spec.payload, GangPayload):
+        return say("gang_ran", gang=agent.spec.name)
+    return say("agent_ran", agent=agent.spec.name)

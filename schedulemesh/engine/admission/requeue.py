@@ -12,6 +12,7 @@ from schedulemesh.domain.agent import Death, with_more_memory
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT, sum_of
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.facts import HoldShrank, QuotaHeld, Returned, Share
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
@@ -82,7 +83,7 @@ def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
     return None
 
 
-def grown_after(state: MeshState, agent: Agent, death: Death | None) -> tuple[Agent, str]:
+def grown_after(state: MeshState, agent: Agent, death: Death | None) -> tuple[Agent, Text]:
     """An agent as it is started again after a death, and why its task is not where it ran out of memory;
     empty: nothing forbids it.
     """
@@ -91,16 +92,13 @@ def grown_after(state: MeshState, agent: Agent, death: Death | None) -> tuple[Ag
         return agent, ""
     task = state.running.by_id[tasks[0]]
     if task.spec.on_oom == "fail":
-        return agent, "on_oom is 'fail', so it is not started again"
+        return agent, say("on_oom_fails")
     if task.spec.on_oom != "grow" or not may_retry(state, task, agent):
         return agent, ""
     spec = with_more_memory(agent.spec, death.memory_mb, _most_memory(state, task.spec, agent))
     if spec is None:
-        limit = (
-            "its pool's quota" if task.spec.oom_max_memory is None else "oom_max_memory or its pool"
-        )
-        had = agent.spec.resources.memory / UNIT
-        return agent, f"it had {had:g} MB, and {limit} allows no more"
+        code = "pool_allows_no_more" if task.spec.oom_max_memory is None else "allowed_no_more"
+        return agent, say(code, memory=agent.spec.resources.memory / UNIT)
     return msgspec.structs.replace(agent, spec=spec), ""
 
 

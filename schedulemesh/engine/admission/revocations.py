@@ -49,7 +49,7 @@ def _remove(tx: Transaction, agent: Agent) -> None:
             incarnation=agent.incarnation,
             at=tx.now,
             reason=EndReason.START_FAILED,
-            error=str(WHY),
+            error=WHY,
             returned=return_of(task, ReturnReason.QUOTA_TAKEN_BACK),
         )
     )

@@ -311,7 +311,8 @@ def process_gone(
             requeue_without_room(tx, waits_again, agent)
         return _answer_deleted(tx, phase.submission, "the agent was deleted before it started")
     if isinstance(phase, Starting):
-        error = f"the agent's process {'died' if death is None else death.how}"
+        how = say("died") if death is None else death.how
+        error = say("process_of_start_died", how=how)
         return undo(tx, agent, Reason.AGENT_START_FAILED, error, death=death)
     if isinstance(phase, Running):
         ended(tx, agent, EndReason.LOST, death=death)

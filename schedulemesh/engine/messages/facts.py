@@ -20,6 +20,7 @@ from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.sentences import Text
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.engine.messages.audit_facts import AnyAuditFact
 from schedulemesh.engine.messages.cohort_facts import AnyCohortFact
@@ -249,8 +250,9 @@ class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
     incarnation: int
     at: float
     reason: EndReason
-    #: Why it could not be started, or how it was lost; empty: neither, or nobody knows.
-    error: str = ""
+    #: Why it could not be started, or how it was lost; a text where others say why, such as an exception.
+    #: Empty: neither, or nobody knows.
+    error: Text = ""
     #: How its process died; None: it was terminated, or that is not known.
     death: Death | None = None
     #: The task that it was to run, where that joins the queue again in the same step; None: there is none.

@@ -13,6 +13,7 @@ from schedulemesh.domain.arrays import members_named
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import UNIT
+from schedulemesh.domain.sentences import Text
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskPhase, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
@@ -77,7 +78,7 @@ class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     #: Why it was not completed: a code of Reason where it never ran, else of TaskEndReason; empty: it was.
     reason: str = ""
     #: One line for people; empty: it was completed, or the reason says all.
-    error: str = ""
+    error: Text = ""
     #: The key of the stored result or exception; None: there is none.
     result_key: str | None = None
     #: The key of its saved state where it could not be started from it; None: there is none.

@@ -113,7 +113,7 @@ def _row(state: MeshState, one: TaskArray, index: int) -> MemberRow:
             "state": past.state.value,
             "ended_at": past.at,
             "reason": past.reason,
-            "error": past.error,
+            "error": str(past.error),
         }
         attempts = past.attempts
     else:

@@ -64,7 +64,7 @@ class TaskService(Service):
         if ended.expired or ended.state in _WITHOUT_RESULT:
             return Refusal(refused=_no_result(ended))
         stored_result = await self._reactor.blob(ended.result_key)
-        return TaskResult(state=ended.state.value, error=ended.error, kept=stored_result)
+        return TaskResult(state=ended.state.value, error=str(ended.error), kept=stored_result)
 
     @handler
     async def limit(self, request: SetTimeLimit) -> Response:

@@ -385,9 +385,9 @@ class Fold:
         returned = fact.returned
         for attempt in self.on_agent.pop(fact.agent_name, ()):
             if returned is not None and returned.task_id == attempt.task_id:
-                self.end(attempt, RETURNED, returned.reason.value, fact.error)
+                self.end(attempt, RETURNED, returned.reason.value, str(fact.error))
             else:
-                self.end(attempt, state, reason, fact.error)
+                self.end(attempt, state, reason, str(fact.error))
         holder = self.charged.get(fact.agent_name)
         if holder is not None:
             self.release(holder)
