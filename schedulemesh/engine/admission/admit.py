@@ -355,10 +355,14 @@ def _outranking(state: MeshState, task: QueuedTask) -> list[QueueClass]:
     pool, ranks = state.queue.pools[task.pool_name], state.preemption.ranks
     spec = task.common_spec
     priority, labels = spec.priority, spec.labels
-    if not ranks.ranks:
-        return [c for p, classes in pool.by_priority.items() if p > priority for c in classes]
-    classes = pool.classes.values()
-    return [c for c in classes if c.priority > priority or ranks.rank(c.labels, labels)]
+    if ranks.ranks:
+        classes = pool.classes.values()
+        return [c for c in classes if c.priority > priority or ranks.rank(c.labels, labels)]
+    outranking: list[QueueClass] = []
+    for other_priority, of_priority in pool.by_priority.items():
+        if other_priority > priority:
+            outranking += of_priority
+    return outranking
 
 
 def _allocate_on_node(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from math import inf
 
-from schedulemesh.engine.state.fair_order import Entry
+from schedulemesh.engine.state.fair_order import Entry, FairFirsts
 from schedulemesh.engine.state.queue_classes import AskedClasses, QueueClass
 from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.transaction import Transaction
@@ -33,8 +33,10 @@ class FairClasses:
         self._opened = tx.state.queue.opened
         #: Those that are served no more.
         self._dropped: set[QueueClass] = set()
-        #: How many facts there were when this order was found out.
-        self.facts = -1
+        #: How many facts there were when this order was found out; -1: it is found out anew.
+        self.facts = len(tx.facts)
+        #: Whether those that are short of quota were looked for: only once one may not start, or has started.
+        self._is_checked = False
         #: Nobody waits for extra members, so that they are not among the firsts of the pool.
         self._extra: list[QueueClass] = []
         for alike, classes in served.items():
@@ -52,13 +54,14 @@ class FairClasses:
 
     def begin_anew(self) -> None:
         """There were facts: other classes may come first, or be short of quota."""
-        self.facts, self.passed = len(self._tx.facts), _FIRST
+        self.facts, self.passed, self._is_checked = len(self._tx.facts), _FIRST, True
         self._first = self._first_of_firsts = self._firsts = None
 
     def first(self) -> QueueClass | None:
         """The class that is served next; None: none."""
         if self._first is None and self._served:
-            self._first = self._next()
+            is_ordered = not self._extra and not self._later
+            self._first = self._next_of_firsts() if is_ordered else self._next()
         return self._first
 
     def pass_over(
@@ -105,9 +108,11 @@ class FairClasses:
                 alike.close(queue_class)
 
     def drop(self, queue_class: QueueClass) -> None:
-        """Serve a class no more."""
+        """Serve a class no more, as it may not start; others like it may be short of quota, too."""
         self._dropped.add(queue_class)
         self._first = None
+        if not self._is_checked:
+            self.facts = -1
 
     def sort_anew(self) -> None:
         """Another task of a class is served next."""
@@ -120,8 +125,6 @@ class FairClasses:
     def _next(self) -> QueueClass | None:
         """The class whose next task comes first."""
         queue_class = self._next_of_firsts()
-        if not self._extra and not self._later:
-            return queue_class
         elsewhere = [(c.first, c) for c in self._extra if self._serves(c) and c not in self._later]
         elsewhere += [(entry, c) for c, entry in self._later.items() if self._serves(c)]
         if queue_class is not None and elsewhere:
@@ -133,9 +136,13 @@ class FairClasses:
         queue_class = self._first_of_firsts
         if self._firsts is None:
             queue = self._tx.state.queue
-            first = queue.first_of(self.pool_name)
-            if first is not None and first.queue_class and self._serves_first(first.queue_class):
-                return first.queue_class
+            pool = queue.pools.get(self.pool_name)
+            if pool is None or not isinstance(pool.firsts, FairFirsts):
+                return None
+            first = pool.firsts.first_if_any()
+            of_first = None if first is None else queue.by_id[first[-1]].queue_class
+            if of_first is not None and self._serves_first(of_first):
+                return of_first
             self._firsts = queue.firsts_of(self.pool_name)
         while queue_class is None or not self._serves_first(queue_class):
             task = next(self._firsts, None)

@@ -43,7 +43,7 @@ from schedulemesh.engine.admission.decide import (
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evicting_starts import Tried, start_with_evictions
 from schedulemesh.engine.admission.evictions import may_take_back
-from schedulemesh.engine.admission.fair_classes import FairClasses, Served, plain
+from schedulemesh.engine.admission.fair_classes import FairClasses, Served
 from schedulemesh.engine.admission.needs import (
     can_be_paid,
     groups_asked,
@@ -378,7 +378,8 @@ class _Pass:
             queue_class, others = served[number], fair_at.get(number)
             entry = self._later.get(queue_class) or queue_class.first
             if others is not None:
-                entry = max(plain(entry), others.passed)
+                value, place_number, task_id = entry  # as other pools see it
+                entry = max((float(value), place_number, task_id), others.passed)
             return (() if share is None else share(queue_class), entry, number)
 
         heap = [place(number) for number in range(len(served))]
@@ -401,6 +402,8 @@ class _Pass:
             if grown or (self._serve(queue_class) and queue_class.entries):
                 if others_of_pool is not None:
                     others_of_pool.sort_anew()
+                    if self._first_of(others_of_pool) is None:
+                        continue
                 heappush(heap, place(number))
             elif others_of_pool is not None:
                 others_of_pool.drop(queue_class)
@@ -715,8 +718,9 @@ class _Pass:
 
     def _can_be_paid(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """Whether there is quota for a task in any of its alternatives."""
-        state, pool_name, client = self._tx.state, task.pool_name, task.submission.client
-        for each in self._ways(queue_class, task.submission):
+        state, pool_name, submission = self._tx.state, queue_class.pool_name, task.submission
+        client = submission.client
+        for each in self._ways(queue_class, submission):
             if can_be_paid(state, pool_name, quota_need_of_submission(state, each), client):
                 return True
         return False

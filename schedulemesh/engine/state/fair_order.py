@@ -66,23 +66,24 @@ class RankedPool:
 class OwnerRank:
     """How much an owner has used of a pool, as a part of its quota."""
 
-    __slots__ = ("_orders", "_parts", "_share", "_version", "is_steady", "owner", "pool")
+    __slots__ = ("_orders", "_share", "is_steady", "owner", "parts", "pool", "version")
 
     def __init__(self, pool: RankedPool, owner: str) -> None:
         self.pool, self.owner = pool, owner
         #: Whether the share, when it was asked for last, stays the same until the owner holds more or less.
         self.is_steady = True
-        self._parts: ShareParts | None = None
+        #: How the share develops; None: what the owner holds has changed.
+        self.parts: ShareParts | None = None
         self._share = 0.0
         #: The version of its pool for which ``_share`` holds.
-        self._version = -1
+        self.version = -1
         #: What ``order`` has returned.
         self._orders: dict[float, FairOrder] = {}
 
     @property
     def share(self) -> float:
         """The owner's share."""
-        if self._version != self.pool.version:
+        if self.version != self.pool.version:
             self._renew()
         return self._share
 
@@ -98,17 +99,13 @@ class OwnerRank:
         return order
 
     def _renew(self) -> None:
-        parts = self._parts
+        parts = self.parts
         if parts is None or not (parts.is_steady or parts.is_past):
-            parts = self._parts = self.pool.parts_of(self.owner)
+            parts = self.parts = self.pool.parts_of(self.owner)
         self._share = parts.share
         if parts.is_past and self.pool.at > parts.at:
             self._share *= self.pool.decay_since(parts.at)
-        self._version, self.is_steady = self.pool.version, parts.is_steady
-
-    def forget(self) -> None:
-        """Compute the share anew: what the owner holds has changed."""
-        self._parts, self._version = None, -1
+        self.version, self.is_steady = self.pool.version, parts.is_steady
 
 
 class FairOrder(float):
@@ -264,6 +261,13 @@ class FairFirsts:
         elif (of_owner := self._of_owner.get(owner)) is not None:
             self._changed[of_owner] = None
         self._first = self._sorted = None
+
+    def first_if_any(self) -> Entry | None:
+        """The first entry; None: there is none."""
+        is_found = self._first is not None and self._pool is not None
+        if is_found and self._pool and self._first_at == self._pool.version:
+            return self._first
+        return self.first() if self._entries else None
 
     def first(self) -> Entry:
         """The first entry; there has to be one."""

@@ -139,11 +139,16 @@ class Owners:
 
     def _parts_of(self, use: OwnerUse, pool_name: str, now: float) -> ShareParts:
         quota, amounts = self.quotas[pool_name], dict(use.held.items())
-        if self.half_life_s <= 0 or _is_within(use.mean, amounts):
+        is_steady, half_life_s = True, self.half_life_s
+        # Of no kind more was held on average than is held now: the share stays the same until that changes.
+        for kind, units in use.mean.items() if half_life_s > 0 else ():
+            if units > amounts.get(kind, 0):
+                is_steady = False
+        if is_steady:
             return ShareParts(dominant_part(amounts, quota), now, True, False)
         if not amounts:
             return ShareParts(dominant_part(use.mean, quota), use.mean_at, False, True)
-        mean = use.mean_until(now, self.half_life_s)
+        mean = use.mean_until(now, half_life_s)
         most = {kind: max(units, mean.pop(kind, 0.0)) for kind, units in amounts.items()}
         return ShareParts(dominant_part({**mean, **most}, quota), now, False, False)
 
@@ -178,7 +183,7 @@ class Owners:
             return
         pool.version, pool.at = pool.version + 1, self.changed_at.get(pool_name, 0.0)
         if (rank := ranks.get(owner)) is not None:
-            rank.forget()
+            rank.parts, rank.version = None, -1
         if len(ranks) > 2 * len(waiting) + _SPARE_RANKS:
             self.ranks[pool_name] = {o: rank for o, rank in ranks.items() if o in waiting}
 
@@ -187,7 +192,7 @@ class Owners:
         if (pool := self._ranked.get(pool_name)) is not None:
             pool.version, pool.half_life_s = pool.version + 1, self.half_life_s
         for rank in self.ranks.get(pool_name, {}).values():
-            rank.forget()
+            rank.parts, rank.version = None, -1
 
     def admitted(self, agent: Agent, at: float) -> None:
         """Count the claim of an agent."""
@@ -284,16 +289,6 @@ class Owners:
                 if name in names:
                     names.discard(name)
                     names.add(new_name)
-
-
-def _is_within(mean: Mapping[str, float], amounts: Mapping[str, int]) -> bool:
-    """Whether of no kind more was held on average than is held now, so that the share stays the same until
-    more or less is held.
-    """
-    for kind, units in mean.items():  # noqa: SIM110  # faster, and asked often
-        if units > amounts.get(kind, 0):
-            return False
-    return True
 
 
 def dominant_part(amounts: Mapping[str, float], quota: Iterable[tuple[str, int]]) -> float:

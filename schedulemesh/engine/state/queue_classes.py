@@ -69,12 +69,10 @@ class OwnerEntries:
             self.entries.add(entry)
 
     def remove(self, entry: Entry) -> bool:
-        """Remove an entry; whether it was in the class."""
+        """Remove an entry, where not any number may start; whether it was in the class."""
         self.size -= 1
-        is_admitted = self.admitted > self.size
-        if self.room is not None:
-            is_admitted = is_admitted or self.entries.bisect_left(entry) < self.admitted
-            self.entries.remove(entry)
+        is_admitted = self.admitted > self.size or self.entries.bisect_left(entry) < self.admitted
+        self.entries.remove(entry)
         self.admitted -= is_admitted
         return is_admitted
 
@@ -356,7 +354,10 @@ class PoolQueue:
         """
         self._remove_ready(entry, owner)
         of_owner = queue_class.owners[owner]
-        if of_owner.remove(entry):
+        if of_owner.room is None:
+            of_owner.size = of_owner.admitted = of_owner.size - 1
+            self._take_out(queue_class, entry)
+        elif of_owner.remove(entry):
             self._take_out(queue_class, entry)
         if not of_owner.size:
             del queue_class.owners[owner]
