@@ -38,12 +38,7 @@ def owners(nodes: int = 30, tasks: int = 3_000, rounds: int = 3) -> list[Row]:
     rows = [note(f"{what}, no limits", f"{plain:,.0f} /s")]
     for way, of_rounds in ratios.items():
         label, median = f"{what}, {way}, against no limits", statistics.median(of_rounds)
-        has_mark = "limits" in way
-        rows.append(
-            at_least(label, median, MARK, "", spread(of_rounds, ""))
-            if has_mark
-            else note(label, f"{median:.2f}")
-        )
+        rows.append(at_least(label, median, MARK, "", spread(of_rounds, "")))
     return rows
 
 
