@@ -275,6 +275,25 @@ def test_the_end_of_a_lease_ends_its_commands(calls, service, monkeypatch):
     assert part.error.startswith("lease 'l' has ended (")
 
 
+def test_a_command_that_is_killed_with_its_lease_ends_with_that(calls, service):
+    """Its process may be there to see it killed, and tells of that."""
+    lease(service, "l")
+    request = StartExec(task_id="l", command=("sh", "-c", "kill -9 $$"), request_id="one")
+    assert ask(service, request).facts["node_id"] == "own"
+    part = read(service, task_id="l")
+    assert part.exit_code == 137
+    ask(service, ReleaseLease(task_id="l", request_id="release"))
+    second = StartExec(task_id="j", command=("sh", "-c", "sleep 1; kill -9 $$"), request_id="two")
+    submit(calls)
+    runner = ExecRunner(service, "j")
+    ask(service, second)
+    assert calls.cancel_task("j")["success"]
+    part = read(service, session_id="two")
+    assert (part.exit_code, part.error[:21]) == (None, "attempt 1 of job 'j' ")
+    runner.close()
+    service.do(closed(service.backend.cleaners))
+
+
 def test_a_session_belongs_to_its_task(calls, service, runner):
     start(service, "sleep", "600")
     assert read(service, task_id="other").refused.reason == "task_not_found"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import time
 
 import msgspec
@@ -41,6 +42,8 @@ MAX_OF_TASK, MAX_SESSIONS = 8, 64
 _START_S, _COUNTED_S = 30.0, 90.0
 #: Seconds for Ray to say which GPUs the bundle of a lease has.
 _DEVICES_S = 5.0
+#: The exit code of a command that SIGKILL has ended.
+_KILLED = 128 + signal.SIGKILL
 #: What a task is called, by its kind, where that is no task in the words of people.
 _NOUNS = {"job": "job", "lease": "lease"}
 
@@ -115,14 +118,17 @@ class ExecService(Service):
             return ExecOutput(ended=True, error=await self._end_without_answer(session))
         if part.ended and not part.pieces:
             self._drop(request.session_id)
-        error = part.error
-        if part.ended and part.exit_code is None:
+        error, exit_code = part.error, part.exit_code
+        if part.ended and exit_code == _KILLED and await self._is_over(session):
+            # It was killed with its task or lease, and its process was there to see it.
+            exit_code = None
+        if part.ended and exit_code is None:
             error = await self._end_of(session)
         return ExecOutput(
             pieces=part.pieces,
             next=part.first + len(part.pieces),
             ended=part.ended,
-            exit_code=part.exit_code,
+            exit_code=exit_code,
             error=error,
         )
 
@@ -313,6 +319,11 @@ class ExecService(Service):
             return f"node {node_id} is lost, and the command with it"
         return await self._end_of(session)
 
+    async def _is_over(self, session: _Session) -> bool:
+        """Whether the attempt or the lease has ended, or is ending, in which a command was started."""
+        state = self._reactor.state
+        return not await self._reactor.read(lambda: _goes_on(state, session))
+
     async def _end_of(self, session: _Session) -> str:
         """Why a command has ended that did not end by itself."""
 
@@ -320,10 +331,7 @@ class ExecService(Service):
             state, runner = self._reactor.state, session.runner
             if runner.node_id not in state.cluster.nodes:
                 return f"node {runner.node_id} is lost, and the command with it"
-            agent = state.agents.get(runner.agent_name)
-            task = state.running.by_id.get(session.task_id)
-            goes_on = agent is not None and agent.incarnation == runner.incarnation
-            if goes_on and task is not None and task.phase is TaskPhase.RUNNING:
+            if _goes_on(state, session):
                 return "the connection to the command was lost, so it was ended"
             status = task_status(state, session.task_id)
             how = status.get("reason") or status["state"]
@@ -334,6 +342,14 @@ class ExecService(Service):
             return f"{what} {verb} ({how}), and the command with it"
 
         return await self._reactor.read(look)
+
+
+def _goes_on(state: MeshState, session: _Session) -> bool:
+    """Whether the attempt or the lease still runs in which a command was started."""
+    agent = state.agents.get(session.runner.agent_name)
+    task = state.running.by_id.get(session.task_id)
+    is_same = agent is not None and agent.incarnation == session.runner.incarnation
+    return is_same and task is not None and task.phase is TaskPhase.RUNNING
 
 
 def _process_of(state: MeshState, agent: Agent, member: int) -> tuple[str, Agent] | None:
