@@ -448,17 +448,33 @@ def honest(connection: Connection, url: str, token: str) -> None:
 
 
 class Client:
-    """One of the functions above in a process of its own."""
+    """One of the functions above in a process of its own, with a token of its own: of one token, reads and
+    searches wait for each other.
+    """
 
-    def __init__(self, work: Any, api: ApiProcess) -> None:
+    def __init__(self, work: Any, api: ApiProcess, name: str) -> None:
         self.connection, other = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=work, args=(other, api.url, api.token), daemon=True)
+        token = operator_token(api, name)
+        self.process = context.Process(target=work, args=(other, api.url, token), daemon=True)
         self.process.start()
 
     def end(self) -> None:
         self.connection.send(None)
         self.process.join(30)
+
+
+def operator_token(api: ApiProcess, name: str) -> str:
+    """A new token of an operator."""
+    answer = httpx.post(
+        f"{api.url}{API}/tokens",
+        json={"name": name, "role": "operator"},
+        headers={"authorization": f"Bearer {api.token}"},
+        trust_env=False,
+        timeout=60,
+    )
+    token: str = answer.raise_for_status().json()["token"]
+    return token
 
 
 def prepared(
@@ -507,7 +523,8 @@ class Row(NamedTuple):
 
 class Measurement:
     def __init__(self, mesh: InThread, api: ApiProcess) -> None:
-        self.hostile, self.honest = Client(hostile, api), Client(honest, api)
+        self.hostile = Client(hostile, api, "hostile")
+        self.honest = Client(honest, api, "honest")
         self.portions, self.api = Portions(mesh.thread), api
 
     def longest(self) -> list[float]:
