@@ -9,6 +9,7 @@ from typing import Any
 
 from schedulemesh.config.discovery import found
 from schedulemesh.config.http import HttpSettings
+from schedulemesh.core.backend.process_priority import stand_behind_supervisor
 from schedulemesh.core.backend.process_tuning import collect_garbage_rarely, switch_threads_often
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.agents import pack
@@ -79,6 +80,7 @@ def _serve(connection: Connection, address: SocketAddress, folder: str) -> None:
 async def _serving(connection: Connection, address: SocketAddress, folder: str) -> None:
     from tests.server.portions import Portions
 
+    stand_behind_supervisor()
     collect_garbage_rarely()
     switch_threads_often()
     portions = Portions()
