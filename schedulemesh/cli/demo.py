@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from schedulemesh.cli.language import phrase
+from schedulemesh.cli.texts import text
 from schedulemesh.cli.training import TrainingAgentActor, uninterrupted
 from schedulemesh.core.client.scheduler import RayScheduler
 
@@ -26,7 +28,7 @@ def run(steps: int = 400) -> int:
     was not interrupted.
     """
     console = Console()
-    console.print("Starting a local Ray with 2 CPUs ...", style="dim")
+    console.print(phrase("demo_starts"), style="dim")
     ray.init(
         address="local",
         num_cpus=2,
@@ -52,25 +54,32 @@ def _story(
     scheduler.update_preemption_policy(
         label_preemption_rules={"training_stage": {"rlhf": ["pretraining", "sft"]}},
     )
-    console.rule("1. Pretraining takes the whole pool")
+    console.rule(phrase("demo_takes_all"))
     _submit(scheduler, PRETRAIN, "pretraining", steps)
     _watch(console, scheduler, PRETRAIN, int(steps * _INTERRUPTED_AT), steps)
 
-    console.rule("2. An RLHF-stage job arrives, with the same priority")
+    console.rule(phrase("demo_newcomer"))
     _submit(scheduler, RLHF, "rlhf", steps // 4, console)
     saved = scheduler.get_saved_state(PRETRAIN)["saved_state"]
     checkpoint = saved["state"]
     console.print(
-        f"checkpoint of {PRETRAIN}: step {checkpoint['step']}, loss {checkpoint['loss']:.4f}, "
-        f"taken at a safe point: {saved['consistent']}"
+        phrase(
+            "demo_checkpoint",
+            task=PRETRAIN,
+            step=checkpoint["step"],
+            loss=checkpoint["loss"],
+            consistent=text(saved["consistent"]),
+        )
     )
     waits = scheduler.wait([PRETRAIN], timeout=0)["tasks"][0]
-    console.print(f"{PRETRAIN} is {waits['state']} now, at position {waits['position']}")
+    console.print(
+        phrase("demo_waits", task=PRETRAIN, state=waits["state"], position=waits["position"])
+    )
     scheduler.wait([RLHF])
     loss = scheduler.result(RLHF)["result"]["loss"]
-    console.print(f"{RLHF} ran to its end: loss {loss:.4f}; its quota is free again")
+    console.print(phrase("demo_ran", task=RLHF, loss=loss))
 
-    console.rule("3. The pretraining returns by itself")
+    console.rule(phrase("demo_returns"))
     scheduler.wait([PRETRAIN], until="running")
     _watch(console, scheduler, PRETRAIN, steps, steps, begin=checkpoint["step"])
     scheduler.wait([PRETRAIN])
@@ -103,9 +112,15 @@ def _submit(
     if console is not None:
         for victim in answer["preempted"]:
             console.print(
-                f"evicted {victim['task_id']}: {victim['reason']}, priority difference "
-                f"{victim['priority_delta']:g}, score {victim['preempt_score']:g}; "
-                f"{task_id} runs after {time.monotonic() - began:.2f} s"
+                phrase(
+                    "demo_evicted",
+                    victim=victim["task_id"],
+                    reason=victim["reason"],
+                    difference=victim["priority_delta"],
+                    score=victim["preempt_score"],
+                    task=task_id,
+                    seconds=time.monotonic() - began,
+                )
             )
 
 
@@ -121,7 +136,10 @@ def _watch(
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
-        TextColumn("step {task.completed:>4.0f}/{task.total:.0f}  loss {task.fields[loss]:.4f}"),
+        TextColumn(
+            phrase("demo_step")
+            + " {task.completed:>4.0f}/{task.total:.0f}  loss {task.fields[loss]:.4f}"
+        ),
     )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task(task_id, total=steps, completed=begin, loss=float("nan"))
@@ -139,12 +157,14 @@ def _watch(
 def _verdict(console: Console, saved: dict[str, Any], final: dict[str, Any], steps: int) -> int:
     """Show what was saved, restored and reached; the exit status."""
     restored = final["restored"] or {"step": 0, "loss": float("nan"), "hash": "", "pid": 0}
-    table = Table(title=f"{PRETRAIN} before and after")
-    for heading in ("", "step", "loss", "hash of the parameters", "process"):
+    table = Table(title=phrase("demo_table", task=PRETRAIN))
+    headings = ("", phrase("demo_step"), "loss", phrase("demo_hash"), phrase("demo_process"))
+    for heading in headings:
         table.add_column(heading, justify="left" if not heading else "right")
-    for what, status in (("saved", saved), ("restored", restored), ("at the end", final)):
+    rows = (("demo_saved", saved), ("demo_restored", restored), ("demo_ended", final))
+    for what, status in rows:
         table.add_row(
-            what,
+            phrase(what),
             str(status["step"]),
             f"{status['loss']:.4f}",
             status["hash"],
@@ -153,11 +173,10 @@ def _verdict(console: Console, saved: dict[str, Any], final: dict[str, Any], ste
     console.print(table)
     wrong = _wrong(saved, restored, final, steps)
     for sentence in wrong:
-        print(f"FAILED: {sentence}", file=sys.stderr)
+        print(phrase("demo_failed", what=sentence), file=sys.stderr)
     if not wrong:
         console.print(
-            "It returned by itself in another process, with the same state bit for bit,\n"
-            "and ended exactly where an uninterrupted training ends.",
+            phrase("demo_succeeded"),
             style="bold green",
         )
     return 1 if wrong else 0

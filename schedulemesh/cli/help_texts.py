@@ -429,6 +429,67 @@ _OPTIONS_OF_SUBMIT: Mapping[str, str] = {
     "How often it can be evicted; else as the policy says.": "最多可被抢占几次；默认按策略。",
     "Not a child of the task that this process belongs to.": "不作为当前进程所属任务的子任务。",
 }
+_OPTIONS_OF_START: Mapping[str, str] = {
+    "Folder of the journal; default: Ray's session folder.": "事务日志所在的目录；默认在 Ray 的会话目录。",
+    "How often the health of the agents is checked: 5m.": "多久检查一次 Agent 的健康：5m。",
+    "Port or host:port of its HTTP API; off: there is none. Default: 127.0.0.1:8090.": (
+        "HTTP API 的端口或 host:port；off 表示不提供。默认 127.0.0.1:8090。"
+    ),
+    "The path below which a proxy serves its HTTP API and page.": "代理把 HTTP API 和网页放在哪个路径下。",
+    "The IP address of a proxy whose header X-Forwarded-User says who looks at the page. Repeatable.": (
+        "代理的 IP 地址：看网页的人以它的 X-Forwarded-User 请求头为准。可重复。"
+    ),
+    "A YAML file of alert rules and receivers; off: there are no alerts.": (
+        "YAML 文件，含告警规则和接收方；off 表示不告警。"
+    ),
+    "Where attempts that have ended are sent as OpenTelemetry traces, such as "
+    "http://collector:4318/v1/traces.": (
+        "把结束的运行作为 OpenTelemetry 追踪发到哪里，如 http://collector:4318/v1/traces。"
+    ),
+    "token: every call needs a token; off: calls over Ray need none.": (
+        "token：每次调用都要令牌；off：经 Ray 的调用不需要。"
+    ),
+    "Do not ask.": "不再询问。",
+    "Training steps of the pretraining job.": "预训练作业的训练步数。",
+}
+_OPTIONS_OF_APPLY: Mapping[str, str] = {
+    "What the file leaves out stays as it is. With --prune, pools, windows and tokens that it leaves out are "
+    "deleted and revoked, where it has a list `pools`, `windows` or `tokens`; --dry-run names them, and what "
+    "uses each pool.": (
+        "文件没有提到的保持不变。加 --prune 时，文件里有 `pools`、`windows` 或 `tokens` 列表的，"
+        "没有列出的资源池和窗口会删除，令牌会吊销；--dry-run 先列出它们，以及谁在用这些资源池。"
+    ),
+    "The YAML file; -: stdin.": "YAML 文件；- 表示标准输入。",
+    "Only show what would change.": "只显示会改变什么。",
+    "Where the secret of each token that is created is written.": "新建令牌的内容写到哪里。",
+    "Delete pools and windows, and revoke tokens, that the file leaves out where it has a list.": (
+        "文件里有列表的，删除没有列出的资源池和窗口，吊销没有列出的令牌。"
+    ),
+    "With --prune: also pools in use, as pools delete --drain.": (
+        "与 --prune 一起：使用中的资源池也删除，同 pools delete --drain。"
+    ),
+}
+_OPTIONS_OF_PREEMPTION: Mapping[str, str] = {
+    "Without amounts it asks for nothing, and the rules alone decide.": (
+        "不写用量就不要求资源，只按规则判断。"
+    ),
+    "The pool of the incoming task.": "新任务的资源池。",
+    "CPUs that it asks for.": "它要的 CPU。",
+    "GPUs that it asks for.": "它要的 GPU。",
+    "Memory that it asks for, such as 64GB.": "它要的内存，如 64GB。",
+    "A label of it. Repeatable.": "它的标签。可重复。",
+    "At most so many tasks.": "最多多少个任务。",
+    "Only those of this task.": "只看这个任务的。",
+    "Only those of this pool.": "只看这个资源池的。",
+    "With --follow what happens from now on, unless --after says where to continue.": (
+        "加 --follow 时显示从现在起发生的，除非用 --after 指定从哪里继续。"
+    ),
+    "Go on with what happens, until interrupted.": "持续显示，直到中断。",
+    "Those after this cursor; 0: from the beginning.": "这个位置之后的；0 表示从头开始。",
+    "At most so many.": "最多多少条。",
+    "Only those about this pool and its tasks.": "只看这个资源池及其任务的。",
+    "Only those of this kind; repeatable.": "只看这一类的；可重复。",
+}
 
 #: By the text in English, in one line.
 CHINESE: Mapping[str, str] = {
@@ -443,4 +504,7 @@ CHINESE: Mapping[str, str] = {
     **_OPTIONS_OF_LISTINGS,
     **_OPTIONS_OF_LOGS,
     **_OPTIONS_OF_SUBMIT,
+    **_OPTIONS_OF_START,
+    **_OPTIONS_OF_APPLY,
+    **_OPTIONS_OF_PREEMPTION,
 }

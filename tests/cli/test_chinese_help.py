@@ -26,6 +26,13 @@ MOST_USED = (
     "usage",
     "wait",
     "history",
+    "start",
+    "stop",
+    "apply",
+    "evaluate",
+    "preemptions",
+    "events",
+    "demo",
 )
 
 

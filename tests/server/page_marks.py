@@ -139,7 +139,16 @@ def seen_s(tab, mesh, task_id):
 def with_pages(api, mesh, tokens):
     """What open pages cost decisions, and how large the API's process is with them."""
     # Browsers are on other machines, so these take a processor only where nobody else wants it.
-    command = ["nice", "-n", "10", sys.executable, "-m", "tests.server.open_pages", api.url, *tokens]
+    command = [
+        "nice",
+        "-n",
+        "10",
+        sys.executable,
+        "-m",
+        "tests.server.open_pages",
+        api.url,
+        *tokens,
+    ]
     pipe = subprocess.PIPE
     pages = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from schedulemesh.domain.texts.changes import CHANGES
 from schedulemesh.domain.texts.command_output import COMMAND_OUTPUT
+from schedulemesh.domain.texts.demo import DEMO
 from schedulemesh.domain.texts.explain_lines import EXPLAIN_LINES
 from schedulemesh.domain.texts.explanations import EXPLANATIONS
 from schedulemesh.domain.texts.questions import QUESTIONS
@@ -24,4 +25,5 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     **REHEARSALS,
     **QUESTIONS,
     **COMMAND_OUTPUT,
+    **DEMO,
 }
