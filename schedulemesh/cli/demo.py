@@ -58,7 +58,7 @@ def _story(
     _submit(scheduler, PRETRAIN, "pretraining", steps)
     _watch(console, scheduler, PRETRAIN, int(steps * _INTERRUPTED_AT), steps)
 
-    console.rule(phrase("demo_newcomer"))
+    console.rule(phrase("demo_arrival"))
     _submit(scheduler, RLHF, "rlhf", steps // 4, console)
     saved = scheduler.get_saved_state(PRETRAIN)["saved_state"]
     checkpoint = saved["state"]

@@ -10,7 +10,7 @@ DEMO: Mapping[str, tuple[str, str]] = {
         "正在启动本地 Ray（2 个 CPU）……",
     ),
     "demo_takes_all": ("1. Pretraining takes the whole pool", "1. 预训练占满整个资源池"),
-    "demo_newcomer": (
+    "demo_arrival": (
         "2. An RLHF-stage job arrives, with the same priority",
         "2. 来了一个 RLHF 阶段的作业，优先级相同",
     ),
