@@ -116,7 +116,8 @@ def create(
     from schedulemesh.cli.changes import change_each, changed_result, pairs
     from schedulemesh.protocol.answers import Response
 
-    if sum(map(bool, (nodes, node_label, all_nodes))) != 1:
+    chosen_by_amount = gpus is not None or cpus is not None
+    if not chosen_by_amount and sum(map(bool, (nodes, node_label, all_nodes))) != 1:
         raise InvalidRequestError(
             "a window is for nodes that are named with --node, those with --node-label, or --all-nodes; give "
             "one of the three"
