@@ -154,6 +154,8 @@ class Checks:
         self.refusals: Counter[str] = Counter()
         self.longest: dict[str, float] = defaultdict(float)
         self._since: dict[tuple[str, str], float] = {}
+        #: When a task that waits last had a reason that lies with itself.
+        self._own_reason_at: dict[str, float] = {}
         self._told: set[tuple[str, str]] = set()
 
     @property
@@ -556,7 +558,7 @@ class Checks:
             if not used.fits(self.year.specs[name].resources):
                 self.violated("capacity", f"of pool {name} {used} are held")
         if (gpus := dict(lent.get("speech", NOTHING).custom).get("gpu@a100", 0)) > 4 * UNIT:
-            self.violated("capacity", f"speech lends {gpus / UNIT} GPUs, and may lend 4")
+            self.violated("capacity", f"speech lends {gpus / UNIT} GPUs, and may lend 4", "speech")
 
     def note_budgets(self) -> None:
         """The scheduler looks at budgets, once a second, before it decides anything."""
@@ -677,7 +679,10 @@ class Checks:
             differs = holds != (code in codes) and not (task.depends or task.held or spec.extra_of)
             text = f"explain says {sorted(codes)}, and {code} is {holds}"
             self.lasts("reason", f"{code} of {task.task_id}", differs, text, HOUR + 1)
-        if waited > STARVES_S and not codes & OF_ITSELF:
+        if codes & OF_ITSELF:
+            self._own_reason_at[task.task_id] = self.now
+        waited = min(waited, self.now - self._own_reason_at.get(task.task_id, 0.0))
+        if waited > STARVES_S:
             self.violated(
                 "starves", f"{task.task_id} for {waited / DAY:.0f} days: {codes}", task.task_id
             )
