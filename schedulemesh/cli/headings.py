@@ -152,6 +152,7 @@ CHINESE: Mapping[str, str] = {
     "score": "得分",
     "severity": "级别",
     "share": "占比",
+    "short": "缺少",
     "since": "开始",
     "spent in": "距用完",
     "started": "启动",

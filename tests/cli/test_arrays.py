@@ -48,7 +48,7 @@ def test_members_are_changed_by_their_indices(endless, scheduler, run):
     scheduler.pool(cpu=1)
     run(*SUBMIT, "--id", "many", "--array", "0-9", "--", "true")
     assert run("hold", "many[2-3]").exit_code == 0
-    assert run("priority", "many[7]", "9").exit_code == 0
+    assert run("priority", "many[7]", "5.5").exit_code == 0
     assert run("cancel", "many[4-5]").exit_code == 0
     assert run("queue", "-o", "name").stdout.split() == ["many[7]", "many", "many[2]", "many[3]"]
     done = run("cancel", "many[10]")

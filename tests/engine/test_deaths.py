@@ -80,7 +80,7 @@ def test_a_lost_node_is_named_by_its_host_where_that_is_known():
     mesh.handle(s.AgentGone(agent_name="t", incarnation=incarnation, hosts=hosts))
     assert str(mesh.state.ended["t"].error) == "node gpu-17 (a) was lost, on which agent 't' ran"
     explained = mesh.engine.explain("t", mesh.now)
-    assert "节点 gpu-17 (a) 已丢失" in in_words(explained.error_text, "zh")
+    assert "丢失了 1 个节点（gpu-17 (a)）" in in_words(explained.error_text, "zh")
 
 
 def test_who_waits_for_a_group_on_a_lost_node_is_told_its_host():

@@ -25,7 +25,7 @@ class Actor:
 
 def resources_row() -> dict[str, str]:
     """What the command doctor says now."""
-    return next(row for row in checks._cluster() if row["check"] == "Ray's resources")
+    return next(row for row in checks._cluster() if str(row["check"]) == "Ray's resources")
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def test_what_agents_and_supervisors_import_is_loaded_and_hidden():
     assert "sqlalchemy" not in modules
     read, modules = ray.get(worker.imports.remote("schedulemesh.runtime.supervisor"))
     assert read == []
-    assert {"schedulemesh.runtime.supervisor", "sqlalchemy"} <= modules
+    assert "schedulemesh.runtime.supervisor" in modules
     ray.kill(worker)
 
 

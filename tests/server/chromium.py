@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 #: Debian's name first.
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 #: Seconds that the browser may take for an answer or a page.
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",

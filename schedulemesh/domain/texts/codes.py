@@ -109,6 +109,10 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "It cannot be an array, or has no such member",
         "不能作为数组，或没有这样的成员",
     ),
+    "invalid_topology": (
+        "Its topology names no level of the policy, or does not suit its members",
+        "拓扑要求的层级没有声明，或与成员数不符",
+    ),
     "members_not_completed": (
         "Not all members of the array were completed",
         "数组中有成员没有完成",

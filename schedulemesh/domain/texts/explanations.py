@@ -220,7 +220,7 @@ _PAST: Mapping[str, tuple[str, str]] = {
     "agent_was_lost": ("its agent {agent!r} was lost", "它的 Agent {agent!r} 已丢失"),
     "nodes_lost": (
         "{count:node|nodes} {nodes:, } {count:was|were} lost, on which {what}",
-        "节点 {nodes:、} 已丢失，{what}",
+        "丢失了 {count} 个节点（{nodes:、}），{what}",
     ),
     "agent_ran": ("agent {agent!r} ran", "Agent {agent!r} 当时在其上运行"),
     "gang_ran": ("gang {gang!r} ran", "Gang {gang!r} 当时在其上运行"),
