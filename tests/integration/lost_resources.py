@@ -25,7 +25,8 @@ class Actor:
 
 def resources_row() -> dict[str, str]:
     """What the command doctor says now."""
-    return next(row for row in checks._cluster() if str(row["check"]) == "Ray's resources")
+    rows = ({key: str(value) for key, value in row.items()} for row in checks._cluster())
+    return next(row for row in rows if row["check"] == "Ray's resources")
 
 
 def main() -> None:
