@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from schedulemesh.config.groups import parse_bundles
 from schedulemesh.domain.agent import Alternative
-from schedulemesh.domain.containers import as_elements, as_items
-from schedulemesh.domain.names import as_text
+from schedulemesh.domain.containers import as_elements, as_fields
 from schedulemesh.domain.node_labels import NodeLabels, all_of, parse_node_labels
 from schedulemesh.domain.resources import Resources, parse_resources, sum_of
-from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.errors import InvalidRequestError
 
 #: What an agent takes in all (None: the same as in its first alternative), and its bundles.
 Amount = tuple[Resources | None, tuple[Resources, ...]]
@@ -37,27 +36,13 @@ def parse_placement(
     others = []
     for number, element in enumerate(elements):
         what = f"{_FALLBACKS}[{number}]"
-        fields = _fields(element, what, (_LABELS, *amounts))
+        fields = as_fields(element, what, (_LABELS, *amounts), "a dict")
         selector = parse_node_labels(fields.get(_LABELS), f"{what}['{_LABELS}']")
         resources, bundles = parse_amount(fields, what)
         others.append(
             Alternative(node_labels=all_of(common, selector), resources=resources, bundles=bundles)
         )
     return all_of(common, node_labels), tuple(others)
-
-
-def _fields(element: object, what: str, allowed: Collection[str]) -> dict[str, object]:
-    fields: dict[str, object] = {}
-    for key, value in as_items(element, what, "a dict"):
-        name = as_text(key)
-        if name is None or name not in allowed:
-            near = nearest(name or "", allowed)
-            raise InvalidRequestError(
-                f"{what} has {shown(key)}{near}; it takes {', '.join(allowed)}"
-            )
-        if value is not None:
-            fields[name] = value
-    return fields
 
 
 def resources_or_bundles(fields: Mapping[str, object], what: str) -> Amount:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeGuard
 
 from schedulemesh.domain.kinds import is_a, is_list
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import as_number
-from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: Levels of dicts and lists within each other.
 _MAX_DEPTH = 20
@@ -27,6 +27,25 @@ def as_items(value: object, what: str, expected: str) -> list[tuple[Any, Any]]:
         except Exception as error:
             raise _unreadable(what, error) from error
     raise InvalidRequestError(f"{what} must be {expected}, not {shown(value)}")
+
+
+def as_fields(
+    value: object, what: str, allowed: Collection[str], expected: str
+) -> dict[str, object]:
+    """The fields of a mapping that are not None. Raises InvalidRequestError as above, and for a key that is
+    not allowed.
+    """
+    fields: dict[str, object] = {}
+    for key, element in as_items(value, what, expected):
+        name = as_text(key)
+        if name is None or name not in allowed:
+            near = nearest(name or "", allowed)
+            raise InvalidRequestError(
+                f"{what} has {shown(key)}{near}; it takes {', '.join(allowed)}"
+            )
+        if element is not None:
+            fields[name] = element
+    return fields
 
 
 def as_elements(value: object, what: str, expected: str, *, sets: bool = False) -> list[Any]:

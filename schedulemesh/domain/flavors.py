@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.containers import as_elements, as_fields
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.node_labels import (
     NodeLabels,
@@ -140,13 +140,7 @@ def parse_flavors(value: object) -> tuple[Flavor, ...]:
 
 
 def _parse_flavor(element: object, what: str) -> Flavor:
-    fields: dict[str, object] = {}
-    for key, value in as_items(element, what, "a dict with name and label_selector"):
-        name = as_text(key)
-        if name is None or name not in _KEYS:
-            near = nearest(name or "", _KEYS)
-            raise InvalidRequestError(f"{what} has {shown(key)}{near}; it takes {', '.join(_KEYS)}")
-        fields[name] = value
+    fields = as_fields(element, what, _KEYS, "a dict with name and label_selector")
     labels = parse_node_labels(fields.get("label_selector"), f"{what}['label_selector']")
     kinds = fields.get("kinds")
     return Flavor(

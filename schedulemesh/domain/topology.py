@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import msgspec
 
-from schedulemesh.domain.containers import as_elements, as_items
+from schedulemesh.domain.containers import as_elements, as_fields
 from schedulemesh.domain.names import as_text, is_name
 from schedulemesh.domain.numbers import parse_count
-from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.errors import InvalidRequestError, shown
 
 #: Levels that a policy may declare.
 MAX_LEVELS = 8
@@ -168,22 +168,7 @@ def _slice_of_text(text: str) -> dict[str, object]:
 def _of_dict(value: object) -> TopologyRequest:
     allowed = (_REQUIRED, _PREFERRED, _SLICE)
     expected = "a text such as 'rack' or a dict such as {'required': 'rack'}"
-    return _request(_fields(value, "topology", allowed, expected))
-
-
-def _fields(value: object, what: str, allowed: tuple[str, ...], expected: str) -> dict[str, object]:
-    """The fields of a dict that are not None."""
-    fields: dict[str, object] = {}
-    for key, element in as_items(value, what, expected):
-        name = as_text(key)
-        if name is None or name not in allowed:
-            near = nearest(name or "", allowed)
-            raise InvalidRequestError(
-                f"{what} has {shown(key)}{near}; it takes {', '.join(allowed)}"
-            )
-        if element is not None:
-            fields[name] = element
-    return fields
+    return _request(as_fields(value, "topology", allowed, expected))
 
 
 def _request(fields: Mapping[str, object]) -> TopologyRequest:
@@ -191,7 +176,7 @@ def _request(fields: Mapping[str, object]) -> TopologyRequest:
     size, slice_level = 0, ""
     if _SLICE in fields:
         form = "a dict such as {'size': 8, 'level': 'rack'}"
-        of_slice = _fields(fields[_SLICE], "the slice of topology", ("size", "level"), form)
+        of_slice = as_fields(fields[_SLICE], "the slice of topology", ("size", "level"), form)
         if len(of_slice) < 2:
             raise InvalidRequestError(f"the slice of topology must be {form}")
         size = parse_count(of_slice["size"], "the slice's size of topology", 1)
