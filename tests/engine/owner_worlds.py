@@ -9,7 +9,6 @@ tasks have started: by trying each that waits, one after the other, in the order
 
 from __future__ import annotations
 
-import argparse
 import random
 from itertools import pairwise
 from typing import Any
@@ -20,6 +19,7 @@ from schedulemesh.domain.owner_limits import OwnerLimits, parse_owner_limits
 from schedulemesh.engine.messages.facts import AgentAdmitted
 from schedulemesh.engine.messages.outcomes import Refused
 from tests.engine.builders import Mesh, differences, node, pool
+from tests.engine.seeded_worlds import run_worlds
 
 OWNERS = ("ada", "ben", "cid", "")
 QUOTA = 8
@@ -267,20 +267,5 @@ class World:
             assert is_limited == bool(codes & {"owner_limit", "exceeds_owner_limit"}), codes
 
 
-def main() -> None:
-    """Run worlds until one fails."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--worlds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    for seed in range(arguments.seed, arguments.seed + arguments.worlds):
-        try:
-            World(seed).run()
-        except Exception:
-            print(f"world {seed}")
-            raise
-    print(f"{arguments.worlds} worlds")
-
-
 if __name__ == "__main__":
-    main()
+    run_worlds(World)

@@ -10,7 +10,6 @@ and that the first task of the queue starts where a placement for it is free.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from itertools import product
@@ -25,6 +24,7 @@ from schedulemesh.engine.messages.instructions import EvictAgent
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, differences, node, pool
+from tests.engine.seeded_worlds import run_worlds
 
 LEVELS = ("block", "rack")
 TOPOLOGIES = (
@@ -228,19 +228,5 @@ class World:
         self.mesh.tick(5.0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--worlds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    for seed in range(arguments.seed, arguments.seed + arguments.worlds):
-        try:
-            World(seed).run()
-        except Exception:
-            print(f"World({seed}).run() in tests/engine/topology_worlds.py")
-            raise
-    print(f"{arguments.worlds} worlds, no violation")
-
-
 if __name__ == "__main__":
-    main()
+    run_worlds(World)
