@@ -9,10 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
+from urllib.parse import unquote
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from schedulemesh.server.bodyless_requests import (
+    BodylessCycle,
+    BodylessRequest,
+    bodyless_request,
+)
 from schedulemesh.server.request_limits import BoundedConnection
 
 #: Seconds in which the headers of a request have to arrive.
@@ -132,6 +138,8 @@ class PatientProtocol(H11Protocol):
         super().__init__(*given, **named)
         self._open = open_connections
         self.conn = self._bounded = BoundedConnection()
+        #: Whether a bodyless request is being answered, and what has arrived since it.
+        self._answers_bodyless, self._later = False, bytearray()
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
@@ -142,11 +150,75 @@ class PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what arrived; where it does not complete the headers, the time limit holds."""
-        super().data_received(data)
+        if self._answers_bodyless:
+            self._later += data
+            self.flow.pause_reading()
+            return
+        request = bodyless_request(data) if self._may_be_bodyless() else None
+        if request is None:
+            super().data_received(data)
+        else:
+            self._answer(request)
         if self.cycle is not None and not self.cycle.response_complete:
             self._remove_limit()
         elif self._limit is None:
             self._set_limit()
+
+    def on_response_complete(self) -> None:
+        """Take what has arrived meanwhile."""
+        super().on_response_complete()
+        self._answers_bodyless = False
+        if self._later and not self.transport.is_closing():
+            later, self._later = bytes(self._later), bytearray()
+            self.data_received(later)
+
+    def _may_be_bodyless(self) -> bool:
+        """Whether the next request begins with what arrives, and is answered by the application."""
+        idle, connection = h11.IDLE, self._bounded
+        most = self.limit_concurrency
+        return (
+            connection.our_state is idle
+            and connection.their_state is idle
+            and not connection.has_begun
+            and (most is None or max(len(self.connections), len(self.tasks)) < most)
+        )
+
+    def _answer(self, request: BodylessRequest) -> None:
+        """Have the application answer a request, as ``handle_events`` does after h11 has read one."""
+        self._unset_keepalive_if_required()
+        path, _, query = request.target.partition(b"?")
+        self.headers = request.headers
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "method": request.method,
+            "root_path": "",
+            "path": unquote(path.decode()),
+            "raw_path": path,
+            "query_string": query,
+            "headers": request.headers,
+            "state": self.app_state.copy(),
+        }
+        self.cycle = BodylessCycle(
+            scope=self.scope,
+            conn=self.conn,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            on_response=self.on_response_complete,
+        )
+        self._answers_bodyless = True
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, or too much of one; where it is being answered already, hang up."""

@@ -46,6 +46,11 @@ class BoundedConnection(h11.Connection):
         #: What is too much of the request, and what is allowed; empty: nothing is.
         self.excess = ""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether something of a request has arrived that is not taken yet."""
+        return bool(self._receive_buffer)
+
     def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         """See h11. Raises RemoteProtocolError for what is too much."""
         if self.their_state is h11.IDLE:
