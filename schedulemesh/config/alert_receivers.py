@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from ipaddress import IPv6Address, ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ Receiver = TypeVar("Receiver", bound=msgspec.Struct)
 _MAX_URL = 2048
 #: Addressees of one mail.
 _MAX_ADDRESSEES = 100
+#: Where clouds serve the credentials of a machine to its processes, beside link-local addresses.
+_METADATA = ("100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
 
 
 class WebhookFormat(str, Enum):
@@ -85,7 +88,10 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
         if not self.url and not self.url_env:
             raise InvalidRequestError("a webhook must have the field url, or url_env")
         if self.url:
-            return _http_host(self.url, "the webhook's url")
+            host = _http_host(self.url, "the webhook's url")
+            if serves_credentials(host):
+                raise _bad_url(self.url, "the webhook's url", NO_CREDENTIALS.format(host))
+            return host
         return self.format.value
 
     def __repr__(self) -> str:
@@ -277,6 +283,26 @@ def _http_host(value: object, what: str, schemes: tuple[str, ...] = ("http", "ht
     if parts.fragment:
         raise _bad_url(value, what, "it must not have a fragment (#)")
     return host
+
+
+#: Why an address is sent no alert.
+NO_CREDENTIALS = (
+    "{} is a link-local address, or another at which clouds serve the credentials of a machine, so it is "
+    "sent nothing"
+)
+
+
+def serves_credentials(host: str) -> bool:
+    """Whether this is an address at which clouds serve the credentials of a machine to its processes: it is
+    link-local, or one of those that are known. A name is none; it may stand for one.
+    """
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_link_local or str(address) in _METADATA
 
 
 def _bad_url(value: object, what: str, why: str) -> InvalidRequestError:

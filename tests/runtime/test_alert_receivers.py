@@ -10,6 +10,7 @@ import time
 import msgspec
 import pytest
 
+from schedulemesh.config import alert_receivers
 from schedulemesh.config.alert_receivers import Mail, Webhook
 from schedulemesh.config.alerts import AlertSettings, parse_alert_settings
 from schedulemesh.errors import InvalidRequestError
@@ -19,6 +20,7 @@ from schedulemesh.runtime.alerts.mail import MailSender
 from schedulemesh.runtime.alerts.outbox import Outbox
 from schedulemesh.runtime.alerts.texts import text_of
 from schedulemesh.runtime.alerts.webhook import WebhookError, WebhookSender
+from tests.runtime.alert_receivers import WebhookServer
 from tests.runtime.chat_services import (
     SECRET,
     ChatServer,
@@ -259,6 +261,19 @@ def test_a_mail_server_that_is_gone_is_an_error():
         ({"url": "http://h", "language": "de"}, "allowed are en, zh"),
         ({"url": "http://h", "proxy": "https://p"}, "must begin with http://"),
         ({"url": "http://h", "proxy": "http://user:password@p"}, "must not contain a user"),
+        *(
+            ({"url": f"http://{host}/hook"}, "clouds serve the credentials")
+            for host in (
+                "169.254.169.254",
+                "169.254.0.23:80",
+                "100.100.100.200",
+                "192.0.0.192",
+                "[fe80::1]",
+                "[fe80::1%25eth0]:8080",
+                "[fd00:ec2::254]",
+                "[::ffff:169.254.169.254]",
+            )
+        ),
         ({}, "url"),
     ],
 )
@@ -293,6 +308,19 @@ def test_the_usual_ports_of_mail():
     fields = {"host": "smtp.example.com", "to": ["a@b.c"], "sender": "mesh@b.c"}
     ports = [Mail(**fields, security=each).port for each in ("starttls", "tls", "none")]
     assert ports == [587, 465, 25]
+
+
+def test_a_name_that_leads_to_where_clouds_serve_credentials_is_sent_nothing(monkeypatch):
+    server = WebhookServer(200)
+    sender = WebhookSender(
+        Webhook(url=server.url.replace("127.0.0.1", "localhost")), "mesh", "space"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(alert_receivers, "_METADATA", ("127.0.0.1", "::1"))
+        with pytest.raises(WebhookError, match=r"127\.0\.0\.1 is a link-local address, or another"):
+            sender([alert()])
+    assert server.attempts == 0
+    server.close()
 
 
 def test_secrets_come_from_the_environment_and_are_shown_nowhere():

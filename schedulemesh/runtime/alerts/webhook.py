@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from schedulemesh.config.alert_receivers import Webhook
+from schedulemesh.config.alert_receivers import NO_CREDENTIALS, Webhook, serves_credentials
 from schedulemesh.metrics.alert_evaluation import Alert
 from schedulemesh.runtime.alerts.chat import SERVICES, ChatService
 from schedulemesh.runtime.alerts.texts import text_of
@@ -79,6 +79,7 @@ class WebhookSender:
         connection = self._connection(parts)
         try:
             connection.connect()
+            _check_address(connection.sock)
             with _ended_after(connection.sock, self._webhook.timeout_s):
                 connection.request("POST", target, body, headers)
                 response = connection.getresponse()
@@ -103,6 +104,13 @@ class WebhookSender:
         if encrypted:
             connection.set_tunnel(parts.hostname or "", parts.port or 443)
         return connection
+
+
+def _check_address(connected: socket.socket) -> None:
+    """Raise WebhookError where a name has led to an address that is sent nothing."""
+    address = str(connected.getpeername()[0])
+    if serves_credentials(address):
+        raise WebhookError(NO_CREDENTIALS.format(address))
 
 
 @contextmanager
