@@ -363,6 +363,7 @@ class _Calls:
 
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
+            _check_no_parameters(request)
             name = parse_name(request.path_params[key], key)
             rows = await self._in_turn(request, partial(self._rows_of, listing, name))
             error = f"there is nothing of the name {name!r} in {listing.path}"
@@ -384,6 +385,7 @@ class _Calls:
         async def answer(request: Request) -> Response:
             call = single.request(request.path_params)
             _allowed(request, type(call))
+            _check_no_parameters(request)
             ask = partial(self._reads.ask, call)
             return await self._rows_response(await self._answered(request, call, ask, plain))
 
@@ -463,6 +465,7 @@ class _Calls:
             data = await request.body()
             is_packed = _is_packed(request, change)
             try:
+                _check_no_parameters(request)
                 read = partial(self._asked, request, change, secret, data)
                 call = await self._checked(data, read)
             except (Problem, InvalidRequestError):
@@ -563,6 +566,16 @@ def _allowed(request: Request, kind: type[Call]) -> TokenCaller:
         f"token {caller.token.name!r} has the role {caller.role.value}; this call needs the role "
         f"{kind.least_role.value}",
     )
+
+
+def _check_no_parameters(request: Request) -> None:
+    """Raise InvalidRequestError for a query, which a call without parameters would ignore."""
+    if request.scope["query_string"]:
+        names = ", ".join(request.query_params)
+        raise InvalidRequestError(
+            f"this call has no parameters in its query, and {names!r} is given; what a change takes is in "
+            "its body"
+        )
 
 
 def _is_packed(request: Request, change: ChangeRoute) -> bool:

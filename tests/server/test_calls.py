@@ -11,6 +11,8 @@ from schedulemesh.server.history import QUESTIONS
 from schedulemesh.server.openapi import document
 from schedulemesh.server.reads import LISTINGS, SINGLES
 from schedulemesh.server.task_reads import TASK_READS
+from tests.runtime.composition import InThread
+from tests.server.local import Api
 from tests.server.work import filled, lease
 
 
@@ -267,11 +269,52 @@ def test_numbers_of_filters_have_the_digits_0_to_9(busy, number):
     assert refused["error"] == f"priority is a number, which {number!r} is not"
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/status?verbose=1"),
+        ("GET", "/pools/p?limit=1"),
+        ("DELETE", "/pools/p?dry_run=true"),
+        ("POST", "/tasks/first/cancel?dry_run"),
+        ("POST", "/jobs?dry_run=true"),
+    ],
+)
+def test_parameters_of_a_call_that_has_none_are_not_ignored(busy, method, path):
+    """A change of which somebody wanted to see what it would do is not carried out."""
+    busy.gateway.asked.clear()
+    refused = busy.client.request(method, f"/api/v1{path}", json={})
+    name = path.partition("?")[2].partition("=")[0]
+    assert refused.status_code == 400
+    assert f"no parameters in its query, and {name!r} is given" in refused.json()["error"]
+    assert busy.gateway.asked == []
+
+
 def test_a_request_has_one_key(busy):
     headers = [("idempotency-key", "a"), ("idempotency-key", "b")]
     refused = busy.client.put("/api/v1/pools/p/drain", json={}, headers=headers)
     assert refused.status_code == 400
     assert refused.json()["error"] == "the header Idempotency-Key is given more than once"
+
+
+def test_a_key_is_remembered_by_the_next_supervisor_and_for_its_token_only(tmp_path):
+    """The first answer was lost with the supervisor; somebody else has the same key by chance."""
+    meshes = [InThread(tmp_path / "j.sqlite")]
+    api = Api(meshes[0], tmp_path / "home")
+    other = api.send("POST", "/tokens", {"name": "o", "role": "operator"})["token"]
+    key, body = {"idempotency-key": "k"}, {"name": "p", "resources": {"cpu": 1}}
+    first = api.client.post("/api/v1/pools", json=body, headers=key)
+    meshes[0].close()
+    meshes.append(InThread(tmp_path / "j.sqlite"))
+    api.gateway.mesh = meshes[1]
+    again = api.client.post("/api/v1/pools", json=body, headers=key)
+    assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
+    changed = api.client.post("/api/v1/pools", json={**body, "name": "q"}, headers=key)
+    assert (changed.status_code, changed.json()["reason"]) == (409, "request_id_reused")
+    with api.client_with(other) as client:
+        of_other = client.post("/api/v1/pools", json=body, headers=key)
+    assert (first.json()["detail"], of_other.json()["detail"]) == ("created", "unchanged")
+    api.close()
+    meshes[1].close()
 
 
 def test_every_change_is_repeated_by_its_key(busy):

@@ -106,6 +106,15 @@ def test_the_user_of_a_trusted_proxy_is_who_looks_and_acts(mesh, behind, user):
     assert [c["token"] for c in changes if c["call"] == "change_queued_task"][-1] == "user:lin"
 
 
+def test_a_user_whose_name_only_begins_like_anothers_is_somebody_else(behind):
+    """Names as long as a directory service allows; none is cut off."""
+    name = "n" * 200
+    behind.send("POST", "/tokens", {"name": f"user:{name}", "role": "operator"})
+    for user, status in ((name, 200), (f"{name}x", 403), (f"{name} x", 403)):
+        answer = httpx.get(f"{behind.url}{BASE}/queue", headers={USER: user}, trust_env=False)
+        assert answer.status_code == status, user
+
+
 @pytest.mark.parametrize("origin", [None, "http://evil.example"])
 def test_forms_of_other_sites_do_nothing_in_the_name_of_a_user(mesh, behind, user, origin):
     three_teams(mesh)

@@ -17,7 +17,9 @@ from schedulemesh.server.app import MSGPACK
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.reads import LISTINGS, SINGLES
 from schedulemesh.server.task_reads import TASK_READS
-from tests.runtime.composition import stored_bytes
+from tests.runtime.composition import InThread, stored_bytes
+from tests.runtime.test_clock import DAY_S, Machine
+from tests.server.local import Api
 from tests.server.work import ask, filled, submission, submit
 
 CALLS = [
@@ -259,6 +261,32 @@ def test_a_token_expires(api, monkeypatch):
         later = api.server._tokens._now() + 1001
         monkeypatch.setattr(tokens.TokenTable, "_now", lambda _: later)
         assert client.get("/api/v1/status").status_code == 401
+
+
+@pytest.mark.parametrize("by_s", [-4 * DAY_S, DAY_S])
+def test_a_lifetime_is_measured_however_the_clock_is_set_between_two_supervisors(tmp_path, by_s):
+    machine = Machine()
+    mesh = InThread(tmp_path / "j.sqlite", clock=machine.clock())
+    api = Api(mesh, tmp_path / "home")
+    client = issue(api, "v", "viewer", expires_in=1000)
+
+    def status():
+        api.server._tokens.outdated()
+        return client.get("/api/v1/status").status_code
+
+    machine.system += by_s
+    machine.passes(500)
+    assert status() == 200
+    mesh.close()
+    machine.system += by_s
+    machine.passes(400)
+    api.gateway.mesh = mesh = InThread(tmp_path / "j.sqlite", clock=machine.clock())
+    assert status() == 200
+    machine.passes(101)
+    assert status() == 401
+    client.close()
+    api.close()
+    mesh.close()
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from schedulemesh.server.problems import Problem
 LIFETIME_S = 12 * 3600
 #: Sessions with one token; above it the oldest of them ends.
 MAX_SESSIONS_OF_TOKEN = 50
-#: Characters of a cookie, and of a user's name, that are looked at.
-_MOST_OF_ID, _MOST_OF_USER = 100, 200
+#: Characters of a cookie that are looked at.
+_MOST_OF_ID = 100
 
 
 #: The header in which a proxy says who looks at the page, and what the name of that user's token begins with:
@@ -128,7 +128,7 @@ class Visitors:
             raise Problem(
                 400, "invalid_request", f"the header {USER_HEADER} is given more than once"
             )
-        return names[0].strip()[:_MOST_OF_USER]
+        return names[0].strip()
 
 
 def _hashed(session_id: str) -> str:
