@@ -20,7 +20,7 @@ def head(*lines, first=b"GET /api/v1/status?a=b HTTP/1.1", host=HOST):
 
 
 def read_by_h11(data):
-    """The request that h11 makes of these bytes; None: it has a body, or the connection does not stay open."""
+    """The request that h11 makes of these bytes; None: it has a body, or is the last one."""
     connection = BoundedConnection()
     connection.receive_data(data)
     try:
