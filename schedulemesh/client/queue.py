@@ -11,7 +11,14 @@ from schedulemesh.api.results import Result
 from schedulemesh.api.tasks import CancelTasks, SetTimeLimit
 from schedulemesh.api.values import MAX_NAMES, client_name
 from schedulemesh.client.arguments import parse_ids, public_calls
-from schedulemesh.client.asking import ask, details, done, logged, respond
+from schedulemesh.client.asking import (
+    ask,
+    details,
+    done,
+    logged,
+    no_garbage_collection,
+    respond,
+)
 from schedulemesh.client.listings import CancellationResult, QueuePolicyResult, QueueResult
 from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
@@ -114,7 +121,8 @@ class QueueCalls(SchedulerObject):
         answer = ask(self._connection, request, QueueListed)
         if isinstance(answer, Refused):
             return combined(QueueResult, refused(answer))
-        tasks = [row.public() for row in answer.rows]
+        with no_garbage_collection():
+            tasks = [row.public() for row in answer.rows]
         return {"success": True, "tasks": tasks, "total": answer.total}
 
     def configure_queue(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -252,6 +253,7 @@ INTERNAL = frozenset(
     }
 )
 _PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
+_public_values = attrgetter(*_PUBLIC)
 
 #: How each field that a caller may set is checked and converted; all raise InvalidRequestError.
 PARSERS: dict[str, Callable[[Any], Any]] = {
@@ -326,8 +328,10 @@ def check_task(spec: TaskSpec) -> None:
 
 def task_row(spec: TaskSpec) -> dict[str, Any]:
     """The task as listings show it: its public fields by name, and the class of its priority."""
-    fields = {name: getattr(spec, name) for name in _PUBLIC}
-    return {**fields, "after": list(spec.after), "priority_class": class_of(spec.priority)}
+    row: dict[str, Any] = dict(zip(_PUBLIC, _public_values(spec), strict=True))
+    row["after"] = list(spec.after)
+    row["priority_class"] = class_of(spec.priority)
+    return row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ async def encoded(
     def add(portion: Sequence[Any]) -> None:
         raws.extend(msgspec.Raw(encode(element)) for element in portion)
 
-    await turns.each(elements, add)
+    await turns.each(elements, add, quick=True)
     return raws
 
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 #: Items that are looked at at once: about a millisecond.
 PORTION = 25
+#: How many times as many are looked at at once of items that take a quarter of that.
+QUICK = 4
 #: Steps of the event loop between two portions. A call of somebody else takes about twice as many from its
 #: arrival to its answer, and waits for a portion after as many of them.
 STEPS_BETWEEN = 5
@@ -17,9 +19,10 @@ MOST_PATIENCE = 4.0
 Item = TypeVar("Item")
 
 
-def portions(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """The items in portions, in their order."""
-    return (items[first : first + PORTION] for first in range(0, len(items), PORTION))
+def portions(items: Sequence[Item], *, quick: bool = False) -> Iterator[Sequence[Item]]:
+    """The items in portions, in their order. ``quick``: see ``QUICK``."""
+    size = PORTION * QUICK if quick else PORTION
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 class PortionTurns:
@@ -41,10 +44,18 @@ class PortionTurns:
         """Whether a long read is under way."""
         return self._lock.locked()
 
-    async def each(self, items: Sequence[Item], work: Callable[[Sequence[Item]], None]) -> None:
-        """Do this work for the items, portion by portion. Raises what the work raises."""
+    async def each(
+        self,
+        items: Sequence[Item],
+        work: Callable[[Sequence[Item]], None],
+        *,
+        quick: bool = False,
+    ) -> None:
+        """Do this work for the items, portion by portion; ``quick``: see ``QUICK``. Raises what the work
+        raises.
+        """
         time = asyncio.get_running_loop().time
-        for portion in portions(items):
+        for portion in portions(items, quick=quick):
             async with self._lock:
                 began = time()
                 work(portion)

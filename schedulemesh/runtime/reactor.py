@@ -437,11 +437,11 @@ class Reactor:
                 return value
 
     async def read_rows(
-        self, begin: Callable[[], Iterable[Callable[[], Value | None]]]
+        self, begin: Callable[[], Iterable[Callable[[], Value | None]]], *, quick: bool = False
     ) -> list[Value]:
         """The rows that the functions make which ``begin`` returns; see ``read``. They are made in portions:
         ``begin`` chooses what is listed at one moment, and each row is as it is when it is made; None: what
-        it was about is no longer there.
+        it was about is no longer there. ``quick``: see ``portions.QUICK``.
         """
         while True:
             await self.until_consistent()
@@ -452,7 +452,7 @@ class Reactor:
             ) -> None:
                 rows.extend(row for made in portion if (row := made()) is not None)
 
-            await self.turns.each([*begin()], make)
+            await self.turns.each([*begin()], make, quick=quick)
             await self.flushed()
             if self.engine is seen:
                 return rows

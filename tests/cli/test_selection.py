@@ -157,9 +157,9 @@ def looked_at(monkeypatch):
     items = []
     each = PortionTurns.each
 
-    async def counted(turns, portion_items, work):
+    async def counted(turns, portion_items, work, **size):
         items.extend(portion_items)
-        await each(turns, portion_items, work)
+        await each(turns, portion_items, work, **size)
 
     monkeypatch.setattr(PortionTurns, "each", counted)
     return items

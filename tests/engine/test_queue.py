@@ -12,7 +12,7 @@ from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Pending, Queued, Refused
 from schedulemesh.engine.state.queue import NoRoom
-from schedulemesh.runtime.services.queue_rows import positioned, queue_row
+from schedulemesh.runtime.services.queue_rows import QueueRows, positioned
 from tests.counted_calls import calls_of
 from tests.engine.builders import Mesh, differences, node, pool
 
@@ -235,7 +235,7 @@ def test_a_change_of_cohorts_after_which_a_waiting_task_cannot_borrow_enough_say
     assert warning.startswith("1 of the tasks that wait in pool 'p' cannot start in it")
     ((position, task),) = positioned(given.state, "p")
     causes = given.engine.wait_causes(given.now)
-    row = queue_row(given.state, task, position, causes, given.now)
+    row = QueueRows(given.state, causes, given.now).row(task, position)
     assert row.cannot_start == Reason.EXCEEDS_POOL_CAPACITY
 
 

@@ -246,9 +246,9 @@ def looked_at(monkeypatch):
     items = []
     each = turns_module.PortionTurns.each
 
-    async def counted(turns, portion_items, work):
+    async def counted(turns, portion_items, work, **size):
         items.extend(portion_items)
-        await each(turns, portion_items, work)
+        await each(turns, portion_items, work, **size)
 
     monkeypatch.setattr(turns_module.PortionTurns, "each", counted)
     return items

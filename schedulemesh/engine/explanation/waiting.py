@@ -106,10 +106,32 @@ class WaitCauses:
             return self._cause_of(task)
 
     def _cause_of(self, task: QueuedTask) -> WaitCause:
-        kind = self._kind_of(task)
+        kind = self.kind_of(task)
         request = self._request(kind, task)
         if isinstance(request, WaitCause):
             return request
+        if not self._waits_as_its_class(task):
+            own_cause = self._own_cause(task, request)
+            if own_cause is not None:
+                return own_cause
+        cause = self._cause_now(kind, request, task)
+        reason = self._explained.of_search(task, self._tx.now)
+        return cause if reason is None else WaitCause(reason, cause.short)
+
+    def _waits_as_its_class(self, task: QueuedTask) -> bool:
+        """Whether a task may start, and nothing but what its class asks for can be why it has not."""
+        state, pool_name = self._tx.state, task.pool_name
+        spec = task.common_spec
+        return (
+            task.queue_class is not None
+            and not (spec.array or spec.array_id)
+            and pool_name not in state.owners.pools
+            and pool_name not in state.budgets.spent
+            and state.ledger.accounts[pool_name].spec.queueing != "strict"
+        )
+
+    def _own_cause(self, task: QueuedTask, request: Request) -> WaitCause | None:
+        """Why a task waits though others that ask for the same may start; None: it may, too."""
         if task.depends:
             return WaitCause(Reason.DEPENDENCY)
         if self._tx.state.queue.is_of_full_array(task):
@@ -124,9 +146,7 @@ class WaitCauses:
             return WaitCause(Reason.BEHIND_OWNER)
         if self._is_behind_in_strict_pool(task):
             return WaitCause(Reason.BEHIND_QUEUE_HEAD)
-        cause = self._cause_now(kind, request, task)
-        reason = self._explained.of_search(task, self._tx.now)
-        return cause if reason is None else WaitCause(reason, cause.short)
+        return None
 
     def _cause_now(self, kind: Hashable, request: Request, task: QueuedTask) -> WaitCause:
         """Why a request that is possible has not started, without a search."""
@@ -140,25 +160,35 @@ class WaitCauses:
             )
         return self._shortages[kind]
 
-    def _kind_of(self, task: QueuedTask) -> Hashable:
-        """What a request depends on beside its place in the queue."""
+    def kind_of(self, task: QueuedTask) -> Hashable:
+        """What a request depends on beside its place in the queue. The class of a task that has one says most
+        of it, and is compared by identity.
+        """
+        state, submission, payload = self._tx.state, task.common, task.common.agent.payload
+        return (
+            task.queue_class or self._asked(task),
+            type(payload),
+            bool(payload.adopts),
+            submission.for_group,
+            submission.client if state.ledger.holds else None,
+            task.common_spec.owner if task.pool_name in state.owners.pools else None,
+            frozenset(state.cluster.set_aside) if state.cluster.set_aside else None,
+        )
+
+    def _asked(self, task: QueuedTask) -> Hashable:
+        """The same of a task that is in no class, as far as a class would say it."""
         state, submission, spec = self._tx.state, task.common, task.common_spec
         agent = submission.agent
         own_group, payload = agent.own_group, agent.payload
-        job_strategy = payload.strategy if isinstance(payload, JobPayload) else None
         return (
             task.pool_name,
             need_of(state, task),
             agent.bundles,
             None if own_group is None else (own_group.strategy, own_group.same_label),
-            (payload.parts, job_strategy, bool(payload.adopts), spec.topology),
-            (agent.node_labels, agent.alternatives),
+            (payload.parts, payload.strategy if isinstance(payload, JobPayload) else None),
+            (spec.topology, agent.node_labels, agent.alternatives),
             submission.choose_node,
-            submission.for_group,
-            submission.client if state.ledger.holds else None,
             tuple(spec.labels.items()) if self._tx.strategies.plugins else None,
-            spec.owner if task.pool_name in state.owners.pools else None,
-            frozenset(state.cluster.set_aside),
         )
 
     def _beyond_owner_limit(self, task: QueuedTask) -> Resources | None:

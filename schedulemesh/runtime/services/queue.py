@@ -18,7 +18,7 @@ from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response, details
 from schedulemesh.runtime.handlers import handler
-from schedulemesh.runtime.services.queue_rows import asked_for, row_if_queued
+from schedulemesh.runtime.services.queue_rows import QueueRows, asked_for
 from schedulemesh.runtime.services.running import Service
 from schedulemesh.store.journal import InDoubtError
 
@@ -88,13 +88,13 @@ class QueueService(Service):
 
         def begin() -> list[Callable[[], QueueRow | None]]:
             state, now = self._reactor.state, self._reactor.now()
-            causes = self._reactor.engine.wait_causes(now)
+            rows = QueueRows(state, self._reactor.engine.wait_causes(now), now)
             return [
-                partial(row_if_queued, state, task, position, causes, now)
+                partial(rows.row_if_queued, task, position)
                 for position, task in asked_for(state, request)
             ]
 
-        rows = await self._reactor.read_rows(begin)
+        rows = await self._reactor.read_rows(begin, quick=True)
         if request.task_ids is not None:
             return QueueListed(rows=rows, total=len(rows))
         queue = self._reactor.state.queue

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
 
 from schedulemesh.api.queue import ListQueue
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.needs import need_of, why_ruled_out
@@ -51,42 +52,54 @@ def in_order(queue: Queue, task_ids: Iterable[str] | None) -> list[QueuedTask]:
     return sorted(waiting, key=lambda task: (task.pool_name, queue.position(task)))
 
 
-def row_if_queued(
-    state: MeshState, task: QueuedTask, position: int, causes: WaitCauses, now: float
-) -> QueueRow | None:
-    """The same as ``queue_row``; None: the task waits no more."""
-    if state.queue.by_id.get(task.task_id) is not task:
-        return None
-    return queue_row(state, task, position, causes, now)
+class QueueRows:
+    """Makes the rows of tasks that wait, for one listing: what is the same for all tasks that ask for the
+    same is found out once.
+    """
 
+    def __init__(self, state: MeshState, causes: WaitCauses, now: float) -> None:
+        self._state, self._causes, self._now = state, causes, now
+        #: By what is asked for: why its pool could not hold it; None: it could.
+        self._ruled_out: dict[Hashable, Reason | None] = {}
 
-def queue_row(
-    state: MeshState, task: QueuedTask, position: int, causes: WaitCauses, now: float
-) -> QueueRow:
-    """A task that waits at this position."""
-    cause, spec, agent = causes.cause_of(task), task.spec, task.common.agent
-    expected_s, runs = expected_duration(state, task)
-    return QueueRow(
-        task=_with_remaining(state, spec),
-        agent_name=task.agent_name,
-        kind=agent.kind,
-        position=position,
-        waiting_s=max(0.0, now - task.queued_at),
-        queued_at=task.queued_at,
-        arrived_at=task.arrived_at,
-        held=task.held,
-        not_before=task.not_before,
-        preemptions=task.attempts.preemptions,
-        reserved_start=None if task.reservation is None else task.reservation.at,
-        expected_s=expected_s,
-        estimated_from=runs,
-        cannot_start=why_ruled_out(state, task),
-        resources=need_of(state, task),
-        reason=cause.reason,
-        short=cause.short,
-        run_limit_s=run_limit(state, task.pool_name, spec),
-        node_labels=agent.node_labels,
-    )
+    def row_if_queued(self, task: QueuedTask, position: int) -> QueueRow | None:
+        """The same as ``row``; None: the task waits no more."""
+        if self._state.queue.by_id.get(task.task_id) is not task:
+            return None
+        return self.row(task, position)
+
+    def row(self, task: QueuedTask, position: int) -> QueueRow:
+        """A task that waits at this position."""
+        state, queued_at, spec, agent = self._state, task.queued_at, task.spec, task.common.agent
+        cause = self._causes.cause_of(task)
+        expected_s, runs = expected_duration(state, task)
+        return QueueRow(
+            task=_with_remaining(state, spec),
+            agent_name=task.agent_name,
+            kind=agent.kind,
+            position=position,
+            waiting_s=max(0.0, self._now - queued_at),
+            queued_at=queued_at,
+            arrived_at=task.arrived_at,
+            held=task.held,
+            not_before=task.not_before,
+            preemptions=task.attempts.preemptions,
+            reserved_start=None if task.reservation is None else task.reservation.at,
+            expected_s=expected_s,
+            estimated_from=runs,
+            cannot_start=self._why_ruled_out(task),
+            resources=need_of(state, task),
+            reason=cause.reason,
+            short=cause.short,
+            run_limit_s=run_limit(state, task.pool_name, spec),
+            node_labels=agent.node_labels,
+        )
+
+    def _why_ruled_out(self, task: QueuedTask) -> Reason | None:
+        kind = self._causes.kind_of(task)
+        if kind not in self._ruled_out:
+            self._ruled_out[kind] = why_ruled_out(self._state, task)
+        return self._ruled_out[kind]
 
 
 def _with_remaining(state: MeshState, spec: TaskSpec) -> TaskSpec:
@@ -103,6 +116,8 @@ def expected_duration(state: MeshState, task: QueuedTask) -> tuple[float | None,
     declared = task.estimated_duration
     if declared is not None:
         return declared, 0
-    kind = TaskKind.of(task.spec, need_of(state, task))
-    estimate = state.past.estimates.estimate(kind)
+    estimates = state.past.estimates
+    if not estimates.version:
+        return None, 0  # no run has ended yet
+    estimate = estimates.estimate(TaskKind.of(task.spec, need_of(state, task)))
     return (None, 0) if estimate is None else (estimate.seconds, estimate.runs)

@@ -39,7 +39,7 @@ from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.preemption_rows import of_tasks, preemption_row, selected
 from schedulemesh.runtime.queries import StateView, limit_at, picked, queued_task, saved_state
 from schedulemesh.runtime.services.jobs import JobService
-from schedulemesh.runtime.services.queue_rows import expected_duration, in_order, queue_row
+from schedulemesh.runtime.services.queue_rows import QueueRows, expected_duration, in_order
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
 
 #: The fields that distinguish the rows of each listing that has pages; the last one is an id.
@@ -227,7 +227,7 @@ class TaskPages(Service):
         """Makes the row of a task; None: it waits no more."""
         state, now = self._reactor.state, self._reactor.now()
         view, queue = self._view(state), state.queue
-        causes = self._reactor.engine.wait_causes(now)
+        rows = QueueRows(state, self._reactor.engine.wait_causes(now), now)
 
         def row_of(task: Task) -> Row | None:
             if isinstance(task, RunningTask):
@@ -235,7 +235,7 @@ class TaskPages(Service):
                 return view.running_task(task)
             if queue.by_id.get(task.task_id) is not task:
                 return None
-            row = queue_row(state, task, queue.position(task), causes, now)
+            row = rows.row(task, queue.position(task))
             return row.public() if of_queue else queued_task(row, state.policy.links)
 
         return row_of
