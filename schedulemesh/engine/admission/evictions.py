@@ -483,7 +483,8 @@ def evict(case: Case) -> EvictionPlan | None:
     """Who is evicted for a request by the rules, if need be together with borrowers. ``known_nodes``: what
     other searches for the same request have learned.
     """
-    if case.request.takes_back:  # claims were revoked for it: it borrows none of what they gave back
+    if case.request.takes_back:
+        # Claims were revoked for it: it borrows none of what they gave back.
         return reclaim_and_evict(case) or find_victims(case)
     return find_victims(case) or reclaim_and_evict(case)
 
