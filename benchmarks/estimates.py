@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.rows import Row, at_most, note
-from schedulemesh.domain.name_patterns import name_pattern
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.domain.task_kinds import TaskKind
+from schedulemesh.domain.task_kinds import TaskKind, name_pattern
 from schedulemesh.engine.state.estimates import Estimates
 from schedulemesh.sim import Job, NodeKind, read_trace, simulate
 from schedulemesh.sim.compare import Figure, compare

@@ -22,16 +22,12 @@ from schedulemesh.api.values import (
     Seconds,
 )
 from schedulemesh.config.pools import (
-    PRIORITY_LIMITS,
-    TIME_LIMITS,
+    PARSERS,
     Lending,
+    PoolFields,
     changed,
     check_lending,
     check_pool,
-    parse_priority_limit,
-    parse_queueing,
-    parse_target,
-    parse_time_limit,
     public_lending,
 )
 from schedulemesh.domain.budgets import (
@@ -39,22 +35,17 @@ from schedulemesh.domain.budgets import (
     STATES,
     THEN,
     Budget,
-    check_budget,
-    check_owner_budgets,
 )
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
-from schedulemesh.domain.flavors import MAX_FLAVORS, Flavor, check_flavors
+from schedulemesh.domain.flavors import MAX_FLAVORS, Flavor
 from schedulemesh.domain.owner_limits import (
     OWNER_ORDERS,
     OwnerLimit,
-    check_owner_limits,
-    parse_owner_order,
 )
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.domain.task import parse_on_preempted
 from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.errors import InvalidRequestError
@@ -274,26 +265,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_lending(self.lending)
-        if self.target_agents is not UNSET:
-            parse_target(self.target_agents)
-        if self.on_preempted is not UNSET:
-            parse_on_preempted(self.on_preempted)
-        if self.queueing is not UNSET:
-            parse_queueing(self.queueing)
-        for name in TIME_LIMITS:
-            parse_time_limit(name, getattr(self, name))
-        for name in PRIORITY_LIMITS:
-            parse_priority_limit(name, getattr(self, name))
-        if self.owner_limits is not UNSET:
-            check_owner_limits(self.owner_limits)
-        if self.owner_order is not UNSET:
-            parse_owner_order(self.owner_order)
-        if self.budget is not UNSET:
-            check_budget(self.budget)
-        if self.owner_budgets is not UNSET:
-            check_owner_budgets(self.owner_budgets)
-        if self.flavors is not UNSET:
-            check_flavors(self.flavors)
+        for name, value in self._given().items():
+            PARSERS[name](value)
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
@@ -304,27 +277,13 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
 
     def applied_to(self, spec: PoolSpec) -> PoolSpec:
         """The pool with these changes. Raises InvalidRequestError."""
-        return changed(
-            spec,
-            labels=self.labels,
-            resources=self.resources,
-            target_agents=self.target_agents,
-            placement_strategy=self.placement_strategy,
-            pg_pool_config=self.config,
-            on_preempted=self.on_preempted,
-            queueing=self.queueing,
-            max_run_s=self.max_run_s,
-            default_max_run_s=self.default_max_run_s,
-            idle_s=self.idle_s,
-            min_priority=self.min_priority,
-            max_priority=self.max_priority,
-            owner_limits=self.owner_limits,
-            owner_order=self.owner_order,
-            budget=self.budget,
-            owner_budgets=self.owner_budgets,
-            flavors=self.flavors,
-            **self.lending,
-        )
+        fields = cast("PoolFields", self._given())
+        return changed(spec, pg_pool_config=self.config, **fields, **self.lending)
+
+    def _given(self) -> dict[str, object]:
+        """The fields that are given, but those of lending and placement groups."""
+        fields = {name: getattr(self, name) for name in PARSERS}
+        return {name: value for name, value in fields.items() if value is not UNSET}
 
 
 class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):

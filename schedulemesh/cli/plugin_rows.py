@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.dispatch import strategies as dispatch
+from schedulemesh.engine.state.class_order import VICTIM_RANKINGS
 from schedulemesh.engine.state.scoring import BUILT_IN
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins.discovery import (
@@ -16,12 +16,6 @@ from schedulemesh.plugins.discovery import (
     installed,
     load_class,
 )
-
-_ORDERS = {
-    "score": "Highest score first; the default.",
-    "priority_first": "Lowest priority first, whatever time remains.",
-    "least_lost_work": "Least GPU-seconds since start or saved state first.",
-}
 
 
 def plugin_rows() -> tuple[list[dict[str, str]], bool]:
@@ -38,7 +32,7 @@ def plugin_rows() -> tuple[list[dict[str, str]], bool]:
 def _built_in() -> list[dict[str, str]]:
     return [
         *(_row(name, "node, pool", _first_line(strategy)) for name, strategy in BUILT_IN.items()),
-        *(_row(order, "victims", _ORDERS[order]) for order in VICTIM_ORDERS),
+        *(_row(order, "victims", rank.summary) for order, rank in VICTIM_RANKINGS.items()),
         *(_row(name, "dispatch", _first_line(cut)) for name, cut in dispatch.BUILT_IN.items()),
     ]
 

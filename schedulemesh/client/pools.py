@@ -119,8 +119,9 @@ class PoolCalls(SchedulerObject):
             target_agents,
             placement_strategy,
             config.whole,
-            on_preempted,
-            queueing,
+            lending=parse_lending(_without_unset(lending)),
+            on_preempted=on_preempted,
+            queueing=queueing,
             max_run_s=max_run_s,
             default_max_run_s=default_max_run_s,
             idle_s=idle_s,
@@ -131,7 +132,6 @@ class PoolCalls(SchedulerObject):
             budget=budget,
             owner_budgets=owner_budgets,
             flavors=flavors,
-            **parse_lending(_without_unset(lending)),
         )
         answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
         return logged("create_pool", _result(answer))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypedDict, cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from typing_extensions import Unpack
 
 from schedulemesh.config.groups import check_groups, parse_groups, parse_strategy
@@ -25,7 +26,7 @@ from schedulemesh.domain.cohort import (
     parse_limit,
     parse_weight,
 )
-from schedulemesh.domain.flavors import Flavor, check_flavors, check_quota, parse_flavors
+from schedulemesh.domain.flavors import Flavor, check_quota, parse_flavors
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout, span_text
@@ -56,107 +57,55 @@ def parse_pool(
     target_agents: object = 0,
     placement_strategy: object = DEFAULT_STRATEGY,
     pg_pool_config: object = None,
-    on_preempted: object = UNSET,
-    queueing: object = UNSET,
     *,
-    max_run_s: object = UNSET,
-    default_max_run_s: object = UNSET,
-    idle_s: object = UNSET,
-    min_priority: object = UNSET,
-    max_priority: object = UNSET,
-    owner_limits: object = UNSET,
-    owner_order: object = UNSET,
-    budget: object = UNSET,
-    owner_budgets: object = UNSET,
-    flavors: object = UNSET,
-    **lending: Unpack[Lending],
+    lending: Lending | None = None,
+    **others: object,
 ) -> PoolSpec:
-    """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
-    return changed(
-        PoolSpec(name=parse_name(name, "the pool's name")),
-        labels=parse_labels(labels),
-        resources=parse_resources(resources),
-        target_agents=parse_target(target_agents),
-        placement_strategy=placement_strategy,
-        pg_pool_config=pg_pool_config,
-        on_preempted=on_preempted,
-        queueing=queueing,
-        max_run_s=max_run_s,
-        default_max_run_s=default_max_run_s,
-        idle_s=idle_s,
-        min_priority=min_priority,
-        max_priority=max_priority,
-        owner_limits=owner_limits,
-        owner_order=owner_order,
-        budget=budget,
-        owner_budgets=owner_budgets,
-        flavors=flavors,
-        **lending,
-    )
+    """The pool that these arguments describe; ``others`` are further fields of ``PARSERS``. Raises
+    InvalidRequestError naming what is wrong.
+    """
+    spec = PoolSpec(name=parse_name(name, "the pool's name"))
+    fields = {
+        "labels": labels,
+        "resources": resources,
+        "target_agents": target_agents,
+        "placement_strategy": placement_strategy,
+        **others,
+    }
+    changes = {field: parse(fields[field]) for field, parse in PARSERS.items() if field in fields}
+    all_fields = cast("_AllFields", {**changes, **(lending or {})})
+    return changed(spec, pg_pool_config=pg_pool_config, **all_fields)
 
 
 def changed(
-    spec: PoolSpec,
-    *,
-    labels: Labels | UnsetType = UNSET,
-    resources: Resources | UnsetType = UNSET,
-    target_agents: int | UnsetType = UNSET,
-    placement_strategy: object = UNSET,
-    pg_pool_config: object = UNSET,
-    on_preempted: object = UNSET,
-    queueing: object = UNSET,
-    max_run_s: object = UNSET,
-    default_max_run_s: object = UNSET,
-    idle_s: object = UNSET,
-    min_priority: object = UNSET,
-    max_priority: object = UNSET,
-    owner_limits: object = UNSET,
-    owner_order: object = UNSET,
-    budget: object = UNSET,
-    owner_budgets: object = UNSET,
-    flavors: object = UNSET,
-    **lending: Unpack[Lending],
+    spec: PoolSpec, *, pg_pool_config: object = UNSET, **changes: Unpack[_AllFields]
 ) -> PoolSpec:
-    """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
-    changes: dict[str, Any] = {"labels": labels, "resources": resources, **lending}
-    changes["target_agents"] = target_agents
-    if placement_strategy is not UNSET:
-        changes["placement_strategy"] = parse_strategy(placement_strategy)
-    if on_preempted is not UNSET:
-        changes["on_preempted"] = (
-            "drop" if on_preempted is None else parse_on_preempted(on_preempted)
-        )
-    if queueing is not UNSET:
-        changes["queueing"] = QUEUEING[0] if queueing is None else parse_queueing(queueing)
-    limits = zip(TIME_LIMITS, (max_run_s, default_max_run_s, idle_s), strict=True)
-    changes.update((name, parse_time_limit(name, value)) for name, value in limits)
-    priorities = zip(PRIORITY_LIMITS, (min_priority, max_priority), strict=True)
-    changes.update((name, parse_priority_limit(name, value)) for name, value in priorities)
-    if owner_limits is not UNSET:
-        changes["owner_limits"] = as_owner_limits(owner_limits)
-    if owner_order is not UNSET:
-        changes["owner_order"] = parse_owner_order(owner_order)
-    if budget is not UNSET:
-        changes["budget"] = as_budget(budget)
-    if owner_budgets is not UNSET:
-        changes["owner_budgets"] = as_owner_budgets(owner_budgets)
-    if flavors is not UNSET:
-        changes["flavors"] = parse_flavors(flavors)
-    spec = msgspec.structs.replace(spec, **{k: v for k, v in changes.items() if v is not UNSET})
+    """The pool with the given fields changed, which were parsed before, and its groups key by key. Raises
+    InvalidRequestError.
+    """
+    spec = msgspec.structs.replace(spec, **changes)
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
         spec = msgspec.structs.replace(spec, groups=groups)
     return _consistent(spec)
 
 
-def parse_time_limit(name: str, value: object) -> float | UnsetType | None:
+def parse_time_limit(value: object, name: str) -> float | None:
     """The seconds of one of ``TIME_LIMITS``; None: no limit. Raises InvalidRequestError."""
-    return value if value is None or isinstance(value, UnsetType) else parse_timeout(value, name)
+    return None if value is None else parse_timeout(value, name)
 
 
-def parse_priority_limit(name: str, value: object) -> float | UnsetType | None:
+def parse_priority_limit(value: object, name: str) -> float | None:
     """One of ``PRIORITY_LIMITS``; None: no limit. Raises InvalidRequestError."""
-    return value if value is None or isinstance(value, UnsetType) else parse_priority(value, name)
+    return None if value is None else parse_priority(value, name)
+
+
+def as_quota(value: object) -> Resources:
+    """The quota of a pool as it is given, or as it was parsed before. Raises InvalidRequestError."""
+    if type(value) is Resources:
+        check_resources(value)
+        return value
+    return parse_resources(value)
 
 
 def as_owner_limits(value: object) -> OwnerLimits:
@@ -181,6 +130,14 @@ def as_owner_budgets(value: object) -> OwnerBudgets:
         check_owner_budgets(value)
         return value
     return parse_owner_budgets(value)
+
+
+def parse_queueing(value: object) -> str:
+    """How the queue of a pool is served; None: as by default. Raises InvalidRequestError."""
+    word = QUEUEING[0] if value is None else as_text(value)
+    if word not in QUEUEING:
+        raise InvalidRequestError(f"queueing is {shown(value)}; allowed are {', '.join(QUEUEING)}")
+    return word
 
 
 class Lending(TypedDict, total=False):
@@ -262,75 +219,61 @@ class PoolFields(TypedDict, total=False):
     flavors: tuple[Flavor, ...]
 
 
+class _AllFields(PoolFields, Lending, total=False):
+    """The fields of a pool but its placement groups."""
+
+
+#: How each of ``PoolFields`` is checked and converted, as it is given or as it was parsed before. All raise
+#: InvalidRequestError.
+PARSERS: dict[str, Callable[[Any], object]] = {
+    "labels": parse_labels,
+    "resources": as_quota,
+    "target_agents": lambda value: parse_count(value, "target_agents"),
+    "placement_strategy": parse_strategy,
+    "on_preempted": lambda value: "drop" if value is None else parse_on_preempted(value),
+    "queueing": parse_queueing,
+    "owner_limits": as_owner_limits,
+    "owner_order": parse_owner_order,
+    "budget": as_budget,
+    "owner_budgets": as_owner_budgets,
+    "flavors": parse_flavors,
+    **{name: partial(parse_time_limit, name=name) for name in TIME_LIMITS},
+    **{name: partial(parse_priority_limit, name=name) for name in PRIORITY_LIMITS},
+}
+#: What None stands for in a change, and in place of a text the empty one, too; of other fields their parsers
+#: say it.
+_DEFAULTS: dict[str, object] = {
+    "resources": NOTHING,
+    "target_agents": 0,
+    "placement_strategy": DEFAULT_STRATEGY,
+    "on_preempted": "drop",
+    "queueing": QUEUEING[0],
+}
+
+
 def parse_changes(fields: Mapping[str, object]) -> PoolFields:
     """The fields of ``PoolFields`` that were given; None and empty values stand for the default of each.
     Raises InvalidRequestError.
     """
-    changes: PoolFields = {}
-    if "labels" in fields:
-        changes["labels"] = parse_labels(fields["labels"])
-    if "resources" in fields:
-        resources = fields["resources"]
-        changes["resources"] = NOTHING if resources is None else parse_resources(resources)
-    if "target_agents" in fields:
-        target = fields["target_agents"]
-        changes["target_agents"] = 0 if target is None else parse_target(target)
-    if "placement_strategy" in fields:
-        strategy = fields["placement_strategy"]
-        is_default = strategy is None or as_text(strategy) == ""
-        changes["placement_strategy"] = parse_strategy(DEFAULT_STRATEGY if is_default else strategy)
-    if "on_preempted" in fields:
-        changes["on_preempted"] = parse_on_preempted(fields["on_preempted"] or "drop")
-    if "queueing" in fields:
-        changes["queueing"] = parse_queueing(fields["queueing"] or QUEUEING[0])
-    if "owner_limits" in fields:
-        changes["owner_limits"] = as_owner_limits(fields["owner_limits"])
-    if "owner_order" in fields:
-        changes["owner_order"] = parse_owner_order(fields["owner_order"])
-    if "budget" in fields:
-        changes["budget"] = as_budget(fields["budget"])
-    if "owner_budgets" in fields:
-        changes["owner_budgets"] = as_owner_budgets(fields["owner_budgets"])
-    if "flavors" in fields:
-        changes["flavors"] = parse_flavors(fields["flavors"])
-    limits = {name: parse_time_limit(name, fields[name]) for name in TIME_LIMITS if name in fields}
-    priorities = {
-        name: parse_priority_limit(name, fields[name]) for name in PRIORITY_LIMITS if name in fields
+    changes = {
+        name: parse(_or_default(name, fields[name]))
+        for name, parse in PARSERS.items()
+        if name in fields
     }
-    return cast("PoolFields", {**changes, **limits, **priorities})
+    return cast("PoolFields", changes)
 
 
-def parse_target(value: object) -> int:
-    """The intended number of agents of a pool. Raises InvalidRequestError."""
-    return parse_count(value, "target_agents")
-
-
-def parse_queueing(value: object) -> str:
-    """How the queue of a pool is served. Raises InvalidRequestError."""
-    word = as_text(value)
-    if word not in QUEUEING:
-        raise InvalidRequestError(f"queueing is {shown(value)}; allowed are {', '.join(QUEUEING)}")
-    return word
+def _or_default(name: str, value: object) -> object:
+    default = _DEFAULTS.get(name)
+    is_empty = value is None or (isinstance(default, str) and as_text(value) == "")
+    return default if is_empty else value
 
 
 def check_pool(spec: PoolSpec) -> None:
     """Raise InvalidRequestError for a pool that ``parse_pool`` cannot have made."""
     parse_name(spec.name, "the pool's name")
-    parse_labels(spec.labels)
-    check_resources(spec.resources)
-    parse_target(spec.target_agents)
-    parse_strategy(spec.placement_strategy)
-    parse_on_preempted(spec.on_preempted)
-    parse_queueing(spec.queueing)
-    for name in TIME_LIMITS:
-        parse_time_limit(name, getattr(spec, name))
-    for name in PRIORITY_LIMITS:
-        parse_priority_limit(name, getattr(spec, name))
-    check_owner_limits(spec.owner_limits)
-    parse_owner_order(spec.owner_order)
-    check_budget(spec.budget)
-    check_owner_budgets(spec.owner_budgets)
-    check_flavors(spec.flavors)
+    for name, parse in PARSERS.items():
+        parse(getattr(spec, name))
     if spec.groups is not None:
         check_groups(spec.groups)
     check_lending(lending_of(spec))

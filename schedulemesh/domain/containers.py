@@ -32,10 +32,18 @@ def as_items(value: object, what: str, expected: str) -> list[tuple[Any, Any]]:
 def as_fields(
     value: object, what: str, allowed: Collection[str], expected: str
 ) -> dict[str, object]:
-    """The fields of a mapping that are not None. Raises InvalidRequestError as above, and for a key that is
-    not allowed.
+    """The fields of a mapping that are not None. Raises InvalidRequestError as ``as_named_items``."""
+    fields = as_named_items(value, what, allowed, expected)
+    return {name: element for name, element in fields.items() if element is not None}
+
+
+def as_named_items(
+    value: object, what: str, allowed: Collection[str], expected: str
+) -> dict[str, object]:
+    """The values of a mapping by their names, in which None is a value. Raises InvalidRequestError as
+    ``as_items``, and for a key that is not allowed.
     """
-    fields: dict[str, object] = {}
+    items: dict[str, object] = {}
     for key, element in as_items(value, what, expected):
         name = as_text(key)
         if name is None or name not in allowed:
@@ -43,9 +51,8 @@ def as_fields(
             raise InvalidRequestError(
                 f"{what} has {shown(key)}{near}; it takes {', '.join(allowed)}"
             )
-        if element is not None:
-            fields[name] = element
-    return fields
+        items[name] = element
+    return items
 
 
 def as_elements(value: object, what: str, expected: str, *, sets: bool = False) -> list[Any]:

@@ -74,6 +74,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         """The index of the level of slices; -1: there are none."""
         return self.levels.index(self.slice_level) if self.slice_level else -1
 
+    @property
+    def narrowest(self) -> int:
+        """The index of the level inside of whose domains the placement strategy chooses nodes."""
+        return len(self.levels) - 1
+
     def domain_of(self, labels: Mapping[str, str], node_id: str, level: int) -> tuple[str, ...]:
         """The domain of a node at the level of this index, as the values of its labels from the widest level
         on. Without the level's label that is its domain at the next narrower level, or else the node alone.

@@ -67,7 +67,9 @@ class Journal(Protocol):
         """The size in bytes of those of these blobs that are stored; None: of all."""
 
     def note(self, name: str) -> bytes | None:
-        """The note of this name; None: there is none."""
+        """The note of this name: a small value that is no fact, and so not part of the state. None: there is
+        none.
+        """
 
     def put_note(self, name: str, data: bytes) -> None:
         """Make a note durable, replacing the one of this name. Any thread may call it. Raises

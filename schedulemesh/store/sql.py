@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
-from schedulemesh.store import notes, statements
+from schedulemesh.store import statements
 from schedulemesh.store.address import Address, JournalAddress
 from schedulemesh.store.blob_keys import PORTION
 from schedulemesh.store.connections import FileConnection, JournalConnection, ServerError
@@ -204,13 +204,22 @@ class SqlJournal:
     def note(self, name: str) -> bytes | None:
         """See Journal."""
         with self._transaction("be read") as connection:
-            return notes.read(connection, self._id, name)
+            rows = connection.rows(statements.NOTE, {"journal": self._id, "name": name})
+        if not rows:
+            return None
+        data, crc = bytes(rows[0][0]), rows[0][1]
+        if zlib.crc32(data) != crc:
+            raise JournalError(f"the note {name!r} of the journal is not what was written")
+        return data
 
     def put_note(self, name: str, data: bytes) -> None:
         """See Journal."""
         with self._transaction("be written") as connection:
             self._claim(connection, statements.STAY)
-            notes.write(connection, self._id, name, data)
+            one = {"journal": self._id, "name": name}
+            connection.change(statements.DROP_NOTE, one)
+            insert = {**one, "crc": zlib.crc32(data), "data": data}
+            connection.change(statements.INSERT_NOTE, insert)
 
     def place(self) -> JournalAddress | None:
         """See Journal."""

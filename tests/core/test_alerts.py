@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from schedulemesh.config.settings import SchedulerSettings
-from schedulemesh.core.client.alerts import chosen_alerts
 from schedulemesh.core.client.contradictions import refuse_contradictions
-from schedulemesh.core.client.new_settings import parse_settings
+from schedulemesh.core.client.new_settings import chosen_alerts, parse_settings
 from schedulemesh.errors import InvalidRequestError, SchedulerExistsError
 
 OWN = "tests.runtime.alert_receivers:Recording"

@@ -46,6 +46,38 @@ def test_source_files_that_a_page_names_exist(page):
     assert page.name == "CHANGELOG.md" or missing == []
 
 
+MAP = (
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "scheduleMesh_design.md",
+    *sorted((ROOT / "schedulemesh").rglob("README.md")),
+)
+
+
+@pytest.mark.parametrize("page", MAP, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_are_in_the_files_where_the_map_places_them(page):
+    """As it writes them: `ORDERS` in `config/queueing.py`."""
+    places = names_in_files(page.read_text(encoding="utf-8"))
+    assert [each for each in places if not is_in_file(*each, page.parent)] == []
+
+
+def names_in_files(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"`(\w+)` (?:in|of) `([\w/]+\.py)`", text)
+
+
+def is_in_file(name: str, path: str, beside: Path) -> bool:
+    """Whether a file has a name; its path begins beside the page, in the package or in the repository."""
+    files = [folder / path for folder in (beside, ROOT / "schedulemesh", ROOT)]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.exists()]
+    return any(re.search(rf"\b{name}\b", text) for text in texts)
+
+
+def test_a_name_that_is_not_where_the_map_places_it_is_found():
+    assert len(names_in_files(MAP[0].read_text(encoding="utf-8"))) > 15
+    assert is_in_file("ORDERS", "config/queueing.py", ROOT)
+    assert not is_in_file("NO_SUCH_ORDERS", "config/queueing.py", ROOT)
+    assert not is_in_file("ORDERS", "config/no_such_file.py", ROOT)
+
+
 def test_every_decision_is_listed():
     folder = ROOT / "docs" / "decisions"
     written = {page.name for page in folder.glob("*.md")} - {"README.md"}

@@ -269,17 +269,17 @@ def test_a_journal_that_fails_raises_an_alert(started):
 def test_an_evaluation_with_older_values_does_not_undo_a_newer_one(started, monkeypatch):
     mesh = started()
     evaluate(mesh)
-    collected, has_older, goes_on = alert_service.collected, asyncio.Event(), asyncio.Event()
+    collect, has_older, goes_on = alert_service.collect_samples, asyncio.Event(), asyncio.Event()
 
     async def slowly(families, wanted):
-        found = await collected(families, wanted)
+        found = await collect(families, wanted)
         if not has_older.is_set():
             mesh.running.reactor.times.failed()
             has_older.set()
             await goes_on.wait()
         return found
 
-    monkeypatch.setattr(alert_service, "collected", slowly)
+    monkeypatch.setattr(alert_service, "collect_samples", slowly)
 
     async def two():
         first = asyncio.ensure_future(mesh.requests.alerts.evaluate())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.runtime.agents.blob_cache import BlobCache
+from schedulemesh.runtime.agents.user_code import BlobCache
 
 
 def test_the_least_recently_used_entry_is_evicted_first():

@@ -10,7 +10,7 @@ from schedulemesh.config.alert_receivers import Webhook
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.notices import NoticeRoute
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.client.alerts import chosen_alerts
+from schedulemesh.core.client.new_settings import chosen_alerts
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.metrics.alert_evaluation import AlertState
 from schedulemesh.runtime.alerts import outbox as alert_outbox

@@ -9,14 +9,14 @@ import msgspec
 
 from schedulemesh.client.arguments import check_constructor
 from schedulemesh.core.agent.ranks import rank_arguments
-from schedulemesh.domain.containers import as_elements, as_items
-from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.containers import as_elements, as_named_items
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.payloads import GangPayload, MemberSpec
 from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.resources import Resources, parse_resources, sum_of
 from schedulemesh.domain.user_data import UserClass, UserValue
-from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.errors import InvalidRequestError
 
 
 class GangMember(TypedDict, total=False):
@@ -52,7 +52,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: What a member may give.
-_MEMBER = frozenset(GangMember.__annotations__)
+_MEMBER = sorted(GangMember.__annotations__)
 
 
 def parse_gang(arguments: Mapping[str, object]) -> Gang | None:
@@ -95,24 +95,12 @@ def parse_gang(arguments: Mapping[str, object]) -> Gang | None:
 def _members(members: object) -> tuple[dict[str, object], ...]:
     fields_of_members: list[dict[str, object]] = []
     for index, member in enumerate(as_elements(members, "members", "a list of dicts")):
-        fields = _fields(member, f"members[{index}]")
+        fields = as_named_items(member, f"members[{index}]", _MEMBER, "a dict")
         count = fields.pop("replicas", None)
         fields_of_members += [fields] * (1 if count is None else parse_count(count, "replicas", 1))
     if not fields_of_members:
         raise InvalidRequestError("members is empty; a gang has at least one")
     return tuple(fields_of_members)
-
-
-def _fields(member: object, what: str) -> dict[str, object]:
-    fields: dict[str, object] = {}
-    for key, value in as_items(member, what, "a dict"):
-        name = as_text(key)
-        if name is None or name not in _MEMBER:
-            allowed = ", ".join(sorted(_MEMBER))
-            near = nearest(name or "", _MEMBER)
-            raise InvalidRequestError(f"{what} has {shown(key)}{near}; it takes {allowed}")
-        fields[name] = value
-    return fields
 
 
 def bundles_of(gang: Gang, resources: object) -> tuple[Resources, ...]:

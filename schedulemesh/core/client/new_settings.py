@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from schedulemesh.config.alerts import AlertSettings
+import msgspec
+
+from schedulemesh.config.alert_receivers import ReceiverRef
+from schedulemesh.config.alerts import AlertSettings, parse_alert_settings
 from schedulemesh.config.auth import AuthSettings, parse_auth
 from schedulemesh.config.http import parse_http
 from schedulemesh.config.settings import (
@@ -18,12 +21,14 @@ from schedulemesh.config.settings import (
     parse_journal_settings,
     parse_state_path,
 )
-from schedulemesh.core.client.alerts import chosen_alerts
 from schedulemesh.core.client.strategies import check_built_in, chosen_strategies
+from schedulemesh.core.transport.user_code import job_folders
 from schedulemesh.domain.language import language_of
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
+from schedulemesh.metrics.alert_rules import check_rule_ids
+from schedulemesh.plugins.discovery import RECEIVER_GROUP, load_class, resolve
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
@@ -86,3 +91,19 @@ def parse_settings(
         alerts=chosen_alerts(alerts),
         auth=AuthSettings(required=parse_auth(auth)),
     )
+
+
+def chosen_alerts(alerts: object) -> AlertSettings:
+    """The settings with their receivers found. Raises InvalidRequestError before anything is started."""
+    settings = parse_alert_settings(alerts, os.environ)
+    check_rule_ids(settings.rules)
+    receivers = tuple(_found(one) if isinstance(one, str) else one for one in settings.receivers)
+    settings = msgspec.structs.replace(settings, receivers=receivers)
+    settings.check_routes()
+    return settings
+
+
+def _found(name: str) -> ReceiverRef:
+    path = resolve(name, RECEIVER_GROUP)
+    load_class(path, RECEIVER_GROUP)
+    return ReceiverRef(name=name, path=path, sys_path=job_folders())

@@ -19,7 +19,6 @@ from schedulemesh.core.client import submissions
 from schedulemesh.core.client.connection import Connection, connect, find
 from schedulemesh.core.client.console import show_log
 from schedulemesh.core.client.futures import RayFutureCalls
-from schedulemesh.core.client.lease_request import lease_submission
 from schedulemesh.core.client.leases import RayLease
 from schedulemesh.core.client.new_settings import SchedulerOptions, parse_settings
 from schedulemesh.core.client.origin import own_scheduler
@@ -30,6 +29,7 @@ from schedulemesh.core.client.scheduler_list import (
 )
 from schedulemesh.core.client.state_handlers import CLOUDPICKLE, StateHandlerCalls
 from schedulemesh.core.client.submission_calls import SubmissionCalls
+from schedulemesh.core.client.task_request import lease_submission
 from schedulemesh.core.client.warm import shipped_warm
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.reasons import Reason

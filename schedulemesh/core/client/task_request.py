@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
+import ray
 from ray import ObjectRef
 
 from schedulemesh.api.tasks import SubmitTask
@@ -48,7 +49,13 @@ from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.submissions import Submitter, parse_need, parse_pool, parse_wait
+from schedulemesh.protocol.submissions import (
+    Submitter,
+    lease_request,
+    parse_need,
+    parse_pool,
+    parse_wait,
+)
 
 #: Bytes of classes that were shipped already.
 _shipped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
@@ -89,6 +96,19 @@ def task_submission(caller: Caller, call: Mapping[str, object]) -> PreparedSubmi
     call, run_blobs = with_run(call)
     task, blobs = described_task(call, caller.owner, parent_of(caller, call))
     return submission(caller, call, task, {**blobs, **run_blobs})
+
+
+def lease_submission(caller: Caller, arguments: Mapping[str, object]) -> PreparedSubmission:
+    """The submission of a lease from the arguments of the call, by name. It ends with the Ray job of this
+    process, unless it is detached. Raises InvalidRequestError.
+    """
+    detached = parse_flag(arguments.get("detached", False), "detached")
+    request = lease_request(
+        arguments,
+        submitter(caller, caller.task_id),
+        holder_job="" if detached else ray.get_runtime_context().get_job_id(),
+    )
+    return PreparedSubmission(request=request, refs=([], []))
 
 
 def described_task(

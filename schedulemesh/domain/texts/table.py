@@ -9,7 +9,6 @@ from schedulemesh.domain.texts.command_output import COMMAND_OUTPUT
 from schedulemesh.domain.texts.demo import DEMO
 from schedulemesh.domain.texts.explain_lines import EXPLAIN_LINES
 from schedulemesh.domain.texts.explanations import EXPLANATIONS
-from schedulemesh.domain.texts.questions import QUESTIONS
 from schedulemesh.domain.texts.refusals import REFUSALS
 from schedulemesh.domain.texts.rehearsals import REHEARSALS
 
@@ -23,7 +22,6 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     **CHANGES,
     **EXPLAIN_LINES,
     **REHEARSALS,
-    **QUESTIONS,
     **COMMAND_OUTPUT,
     **DEMO,
 }

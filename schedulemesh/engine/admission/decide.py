@@ -217,85 +217,82 @@ def understand_alone(
     tx: Transaction, stimulus: TaskSubmitted, *, limits_owner: bool = True
 ) -> Request | Refused:
     """The same for the way of running that the agent has, whatever its alternatives are."""
-    state, agent, task = tx.state, stimulus.agent, stimulus.task
-    given_need = None if stimulus.default_resources else agent.resources
-    pool_name: str | None = agent.pool_name
-    if not pool_name:
-        pool_name = pool_for(state, tx.strategies, stimulus)
-        if pool_name is None:
-            return refusals.no_matching_pool(state)
+    state, agent = tx.state, stimulus.agent
+    pool_name = agent.pool_name or pool_for(state, tx.strategies, stimulus)
+    if pool_name is None:
+        return refusals.no_matching_pool(state)
     account = state.ledger.accounts.get(pool_name)
     if account is None:
         return refusals.pool_not_found(state, pool_name)
+    need = account.spec.default_agent() if stimulus.default_resources else agent.resources
     waiting = waiting_task(state, stimulus)
+    refused = _not_allowed(tx, stimulus, account.spec, need, waiting, limits_owner=limits_owner)
+    if refused is not None:
+        return refused
+    quota_need = need if agent.flavor is None else agent.flavor.quota_of(need)
+    payment = claim_payment(state, pool_name, quota_need, stimulus.client)
+    group_request = groups_asked(state, stimulus, pool_name, need)
+    if group_request is not None:
+        return _in_a_group(state, stimulus, group_request, need, payment, waiting)
+    return _on_a_node(tx, stimulus, pool_name, need, payment, waiting)
+
+
+def _not_allowed(
+    tx: Transaction,
+    stimulus: TaskSubmitted,
+    pool: PoolSpec,
+    need: Resources,
+    waiting: QueuedTask | None,
+    *,
+    limits_owner: bool,
+) -> Refused | None:
+    """The refusal of what may not start in its pool, whatever room there is; None: it may. ``waiting``: the
+    task itself where it waits in the queue.
+    """
+    state, task = tx.state, stimulus.task
     if (refused := _invalid(state, stimulus, waiting)) is not None:
         return refused
     # One that waits was accepted, and runs for as long as its pool allows now.
-    if waiting is None and task is not None and task.max_run_s is not None:
-        refused = beyond_pool(state, pool_name, task.max_run_s)
+    is_new = waiting is None
+    if is_new and task is not None and task.max_run_s is not None:
+        refused = beyond_pool(state, pool.name, task.max_run_s)
         if refused is not None:
             return refused
-    need = account.spec.default_agent() if given_need is None else given_need
-    if waiting is None and task is not None and task.topology:
+    if is_new and task is not None and task.topology:
         refused = invalid_topology(state, stimulus, topology_request(task.topology), need)
         if refused is not None:
             return refused
-    if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
-        return _refused_by_pool(state, stimulus, reason, pool_name, need)
-    flavor = agent.flavor
-    quota_need = need if flavor is None else flavor.quota_of(need)
-    if waiting is None and (refused := _not_permitted(stimulus, account.spec)) is not None:
-        return refused
-    # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
-    if pool_name in state.drains.ending:
-        return refusals.pool_ending(pool_name)
-    if pool_name in state.drains.pools:
-        return refusals.pool_draining(pool_name)
-    if limits_owner and pool_name in state.owners.limited:
-        refused = beyond_owner_limit(
-            state,
-            stimulus,
-            pool_name,
-            need if need is quota_need else counted(need, quota_need),
-        )
+    if (reason := ruled_out(state, stimulus, pool.name, need)) is not None:
+        return _refused_by_pool(state, stimulus, reason, pool.name, need)
+    has_limits = pool.min_priority is not None or pool.max_priority is not None
+    # What has run keeps the priority that was permitted then.
+    if is_new and task is not None and has_limits and stimulus.attempts == FIRST_ATTEMPT:
+        refused = refusals.priority_not_permitted(pool, task.as_asked().priority)
         if refused is not None:
             return refused
-    if limits_owner and pool_name in state.budgets.spent:
-        refused = beyond_budget(state, stimulus, pool_name, need, tx.now)
+    # Last, as all that comes before also holds for tasks that are to wait (``queue.join``).
+    if pool.name in state.drains.ending:
+        return refusals.pool_ending(pool.name)
+    if pool.name in state.drains.pools:
+        return refusals.pool_draining(pool.name)
+    if limits_owner and (pool.name in state.owners.limited or pool.name in state.budgets.spent):
+        return _owner_at_limit(tx, stimulus, pool.name, need)
+    return None
+
+
+def _owner_at_limit(
+    tx: Transaction, stimulus: TaskSubmitted, pool_name: str, need: Resources
+) -> Refused | None:
+    """The refusal of a task whose owner is at a limit now, or whose budget is spent."""
+    state, flavor = tx.state, stimulus.agent.flavor
+    if pool_name in state.owners.limited:
+        amount = need if flavor is None else counted(need, flavor.quota_of(need))
+        refused = beyond_owner_limit(state, stimulus, pool_name, amount)
         if refused is not None:
             return refused
-    if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:
-        payment = claim_payment(state, pool_name, quota_need, stimulus.client)
-        return _in_a_group(state, stimulus, group_request, need, payment, waiting)
-    node = None
-    payment = claim_payment(state, pool_name, quota_need, stimulus.client)
-    if by_node := stimulus.choose_node and bool(state.cluster.nodes):
-        view = _view(stimulus, pool_name, need) if tx.strategies.plugins else None
-        waits = payment.short != NOTHING
-        shape = shape_on_node(agent, need)
-        node = tx.strategies.choose_node(state.cluster, shape, view, waits=waits)
-        if node is None and not could_hold(state, shape):
-            refused = refusals.cluster_out_of_resources(state, shape)
-            return _of_size(stimulus, refused, pool_name, need)
-    return Request(
-        stimulus=stimulus,
-        pool_name=pool_name,
-        need=need,
-        payment=payment,
-        node=node,
-        by_node=by_node and node is None,
-        waiting=waiting,
-    )
-
-
-def _not_permitted(stimulus: TaskSubmitted, spec: PoolSpec) -> Refused | None:
-    """The refusal of a new task with a priority that its pool does not permit; what has run keeps its own."""
-    task = stimulus.task
-    if task is None or stimulus.attempts != FIRST_ATTEMPT:
-        return None
-    if spec.min_priority is None and spec.max_priority is None:
-        return None
-    return refusals.priority_not_permitted(spec, task.as_asked().priority)
+    if pool_name in state.budgets.spent:
+        return beyond_budget(state, stimulus, pool_name, need, tx.now)
+    return None
 
 
 def _refused_by_pool(
@@ -345,24 +342,40 @@ def _in_a_group(
     )
 
 
+def _on_a_node(
+    tx: Transaction,
+    stimulus: TaskSubmitted,
+    pool_name: str,
+    need: Resources,
+    payment: Payment,
+    waiting: QueuedTask | None,
+) -> Request | Refused:
+    """A request for a place on a node, with the node that it may have now."""
+    state, node = tx.state, None
+    if by_node := stimulus.choose_node and bool(state.cluster.nodes):
+        view = _view(stimulus, pool_name, need) if tx.strategies.plugins else None
+        waits = payment.short != NOTHING
+        shape = shape_on_node(stimulus.agent, need)
+        node = tx.strategies.choose_node(state.cluster, shape, view, waits=waits)
+        if node is None and not could_hold(state, shape):
+            refused = refusals.cluster_out_of_resources(state, shape)
+            return _of_size(stimulus, refused, pool_name, need)
+    return Request(
+        stimulus=stimulus,
+        pool_name=pool_name,
+        need=need,
+        payment=payment,
+        node=node,
+        by_node=by_node and node is None,
+        waiting=waiting,
+    )
+
+
 def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Resources) -> Refused:
     """A refusal for the size of the request; says where the default comes from if no resources were named."""
     if stimulus.default_resources:
         return refusals.by_default(refused, pool_name, need)
     return refused
-
-
-def _invalid(
-    state: MeshState, stimulus: TaskSubmitted, waiting: QueuedTask | None
-) -> Refused | None:
-    """The refusal of what is taken already, or of a task whose parent has ended. ``waiting``: the task itself
-    where it waits in the queue.
-    """
-    task = stimulus.task
-    refused = _duplicate(state, stimulus, waiting)
-    if refused is not None or task is None or not task.parent:
-        return refused
-    return refused_for_parent(state, task)
 
 
 def waiting_task(state: MeshState, stimulus: TaskSubmitted) -> QueuedTask | None:
@@ -373,10 +386,12 @@ def waiting_task(state: MeshState, stimulus: TaskSubmitted) -> QueuedTask | None
     return waiting if waiting is not None and waiting.submission.task is task else None
 
 
-def _duplicate(
+def _invalid(
     state: MeshState, stimulus: TaskSubmitted, waiting: QueuedTask | None
 ) -> Refused | None:
-    """The refusal of a task id or an agent name that is taken, or of a Ray job that is adopted already."""
+    """The refusal of a task id or an agent name that is taken, of a Ray job that is adopted already, or of a
+    task whose parent has ended. ``waiting``: the task itself where it waits in the queue.
+    """
     task, agent = stimulus.task, stimulus.agent
     if task is not None and waiting is None:
         taken = duplicate_task(state, task.task_id)
@@ -389,7 +404,9 @@ def _duplicate(
         refused = _refusal_of_taken_name(state, name, served=waiting is not None)
         if refused is not None:
             return refused
-    return _adopted(state, agent.payload.adopts) if agent.payload.adopts else None
+    if agent.payload.adopts and (refused := _adopted(state, agent.payload.adopts)) is not None:
+        return refused
+    return None if task is None or not task.parent else refused_for_parent(state, task)
 
 
 def _adopted(state: MeshState, ray_job_id: str) -> Refused | None:

@@ -111,25 +111,8 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
     request = understand(tx, task.submission, limits_owner=False)
     explained = _place_of(tx, task)
     findings = _of_its_own(tx, task)
-    if isinstance(request, Refused) and request.reason is Reason.MEMBERS_ENDING:
-        findings.insert(
-            bool(task.held), Finding(reason=request.reason, error_text=request.error_text)
-        )
-        explained = msgspec.structs.replace(explained, no_estimate_text=say("start_members"))
-        return _concluded(explained, findings)
     if isinstance(request, Refused):
-        hint = say("joined", parts=(_never(tx.state, task, request), _until_cancelled(tx, task)))
-        never = Finding(reason=request.reason, error_text=request.error_text, hint_text=hint)
-        findings.insert(bool(task.held), never)
-        return _concluded(
-            msgspec.structs.replace(
-                explained,
-                short_quota=request.short_quota,
-                short_node=request.short_node,
-                no_estimate_text=say("start_impossible"),
-            ),
-            findings,
-        )
+        return _impossible(tx, task, request, explained, findings)
     examined = [
         (each, *_considered(tx, task, each)) for each in each_way(tx, request, limits_owner=False)
     ]
@@ -161,6 +144,30 @@ def _explained(tx: Transaction, task: QueuedTask) -> Explanation:
     duration = duration_of(tx.state, task.spec, request.need)
     explained = msgspec.structs.replace(explained, expected_duration=duration)
     return _concluded(_with(explained, shortage, considered, start), findings)
+
+
+def _impossible(
+    tx: Transaction,
+    task: QueuedTask,
+    refused: Refused,
+    explained: Explanation,
+    findings: list[Finding],
+) -> Explanation:
+    """The explanation of a task that could not start whatever were free."""
+    if refused.reason is Reason.MEMBERS_ENDING:
+        hint: Text = ""
+        explained = msgspec.structs.replace(explained, no_estimate_text=say("start_members"))
+    else:
+        hint = say("joined", parts=(_never(tx.state, task, refused), _until_cancelled(tx, task)))
+        explained = msgspec.structs.replace(
+            explained,
+            short_quota=refused.short_quota,
+            short_node=refused.short_node,
+            no_estimate_text=say("start_impossible"),
+        )
+    never = Finding(reason=refused.reason, error_text=refused.error_text, hint_text=hint)
+    findings.insert(bool(task.held), never)
+    return _concluded(explained, findings)
 
 
 def _best_of(tx: Transaction, examined: list[_Examined]) -> _Examined:

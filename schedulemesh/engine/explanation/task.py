@@ -11,13 +11,14 @@ import msgspec
 from schedulemesh.domain.links import links_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
-from schedulemesh.engine.explanation.arrays import explain_array
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.explanation.past import explain_past
 from schedulemesh.engine.explanation.present import explain_present
 from schedulemesh.engine.explanation.queued import explain_queued
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.arrays import TaskArray
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
 
@@ -50,11 +51,46 @@ def _explanation(
     running = state.running.by_id.get(task_id)
     if running is not None:
         return explain_present(state, running, now)
-    array = explain_array(state, strategies, task_id, now)
+    array = _of_array(state, strategies, task_id, now)
     if array is not None:
         return array
     past = explain_past(state, task_id)
     return _unknown(state, task_id) if past is None else past
+
+
+def _of_array(
+    state: MeshState, strategies: Strategies, task_id: str, now: float
+) -> Explanation | None:
+    """The explanation of an array without an entry in the queue, or of a member that is no task yet or no
+    more; None: it is neither.
+    """
+    array = state.arrays.alive(task_id)
+    if array is not None:
+        return _with_members(array, array.spec, "running" if array.running else "queued")
+    member = state.arrays.member_of(task_id)
+    if member is None:
+        return None
+    array, index = member
+    spec = array.member(index)
+    end = array.end_of(index)
+    if end is not None and task_id not in state.ended:
+        return _with_members(array, spec, end.value)
+    if index not in array.remaining:
+        return None
+    waiting = state.queue.by_id[array.array_id]
+    explanation = explain_queued(Transaction(state, now, strategies), waiting)
+    return msgspec.structs.replace(explanation, task=spec)
+
+
+def _with_members(array: TaskArray, spec: TaskSpec, state: str) -> Explanation:
+    """The explanation of an array, or of one of its members, that says what its members do."""
+    return Explanation(
+        task=spec,
+        kind=array.kind,
+        state=state,
+        detail_text=say("array_members", array=array.array_id, members=array.described()),
+        agent_name=array.agent_name,
+    )
 
 
 def _unknown(state: MeshState, task_id: str) -> Refused:

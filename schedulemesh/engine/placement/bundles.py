@@ -211,7 +211,7 @@ class Room:
         label = node.labels.get(shape.same_label) if shape.same_label else None
         domain = None
         if (topology := shape.topology) is not None:
-            domain = topology.domain_of(node.labels, node_id, len(topology.levels) - 1)
+            domain = topology.domain_of(node.labels, node_id, topology.narrowest)
         state = (free.signature(), useful, label, domain)
         promised = key in node.promised
         return (state, allocation.held, tuple(devices), allocation.reported, promised)

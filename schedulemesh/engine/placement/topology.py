@@ -12,6 +12,7 @@ wherever there is one. Where they differ, sets of domains are tried one after th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import combinations, islice
 from math import lcm
@@ -50,7 +51,7 @@ def place_in_domains(
     """
     alike = len(set(shape.bundles)) == 1 and not _is_spread_by_part(shape)
     kind = _Counted if alike else _Tried
-    node_ids = kind(shape, topology, tree, free_node).place()
+    node_ids = kind(shape=shape, topology=topology, tree=tree, free_node=free_node).place()
     return None if node_ids is None else BundlePlacement(node_ids=node_ids)
 
 
@@ -95,27 +96,22 @@ def _some_bundles(shape: GroupShape, first: int, count: int) -> GroupShape:
     )
 
 
+@dataclass(kw_only=True, eq=False)
 class _Choice:
-    """The choice of domains for one group."""
+    """The choice of domains for one group; the fields are the arguments of ``place_in_domains``."""
 
-    def __init__(
-        self,
-        shape: GroupShape,
-        topology: Topology,
-        tree: DomainTree,
-        free_node: Callable[[str], FreeNode],
-    ) -> None:
-        self._shape, self._topology, self._tree = shape, topology, tree
-        self._free_node = free_node
-        self._narrowest = len(topology.levels) - 1
+    shape: GroupShape
+    topology: Topology
+    tree: DomainTree
+    free_node: Callable[[str], FreeNode]
 
     def place(self) -> _NodeIds | None:
         """The node of each bundle; None: there is no such placement."""
-        total, topology = self._shape.total, self._topology
-        if not self._tree.root.has(total):
+        total, topology = self.shape.total, self.topology
+        if not self.tree.root.has(total):
             return None
         for level in range(topology.target, topology.limit - 1, -1):
-            domains = [domain for domain in self._tree.at(level) if domain.has(total)]
+            domains = [domain for domain in self.tree.at(level) if domain.has(total)]
             for domain in sorted(domains, key=_order):
                 if (node_ids := self.all_in(domain, level)) is not None:
                     return node_ids
@@ -127,25 +123,20 @@ class _Choice:
 
     def on_nodes(self, part: GroupShape, node_ids: Sequence[str]) -> _NodeIds | None:
         """Where the strategy places some bundles on these nodes; None: nowhere."""
-        placement = place_bundles(part, [self._free_node(node_id) for node_id in node_ids])
+        placement = place_bundles(part, [self.free_node(node_id) for node_id in node_ids])
         return placement.node_ids if isinstance(placement, BundlePlacement) else None
 
 
+@dataclass(kw_only=True, eq=False)
 class _Counted(_Choice):
     """The choice for equal bundles, of which each domain has room for a number."""
 
-    def __init__(
-        self,
-        shape: GroupShape,
-        topology: Topology,
-        tree: DomainTree,
-        free_node: Callable[[str], FreeNode],
-    ) -> None:
-        super().__init__(shape, topology, tree, free_node)
+    def __post_init__(self) -> None:
+        shape = self.shape
         self._need, self._count = shape.bundles[0], len(shape.bundles)
         self._part = self._count // shape.parts if shape.strategy == "STRICT_PACK" else 1
         self._apart = shape.strategy == "STRICT_SPREAD"
-        self._unit = _unit(shape, topology)
+        self._unit = _unit(shape, self.topology)
         self._counts: dict[str, int] = {}
         #: The nodes that may have room for a bundle; None: not found out yet.
         self._able: frozenset[str] | None = None
@@ -159,9 +150,9 @@ class _Counted(_Choice):
 
     def _fill(self, domain: Domain, level: int, first: int, count: int) -> _NodeIds | None:
         """The nodes of so many bundles from this one on, inside of a domain that has room for them."""
-        if level == self._narrowest:
+        if level == self.topology.narrowest:
             able = [node_id for node_id in domain.node_ids if self._on_node(node_id)]
-            return self.on_nodes(_some_bundles(self._shape, first, count), able)
+            return self.on_nodes(_some_bundles(self.shape, first, count), able)
         node_ids: _NodeIds = ()
         for child, taken in self._fewest(domain, level + 1, count):
             inside = self._fill(child, level + 1, first + len(node_ids), taken)
@@ -223,7 +214,7 @@ class _Counted(_Choice):
         return capacity
 
     def _counted(self, domain: Domain, level: int) -> int:
-        slice_at = self._topology.slice_at
+        slice_at = self.topology.slice_at
         if level < slice_at:
             children = domain.children.values()
             return min(self._count, sum(self._capacity(child, level + 1) for child in children))
@@ -245,11 +236,11 @@ class _Counted(_Choice):
         # The index is asked only where many nodes are looked at: that takes as long as some racks.
         if len(self._counts) >= _FEW_NODES:
             if self._able is None:
-                self._able = self._tree.able(self._need)
+                self._able = self.tree.able(self._need)
             if node_id not in self._able:
                 return 0
         most = 1 if self._apart else self._count
-        return self._free_node(node_id).count(self._need, most) // self._part * self._part
+        return self.free_node(node_id).count(self._need, most) // self._part * self._part
 
 
 class _Tried(_Choice):
@@ -259,17 +250,17 @@ class _Tried(_Choice):
 
     def all_in(self, domain: Domain, level: int) -> _NodeIds | None:
         """See ``_Choice``."""
-        topology = self._topology
+        topology = self.topology
         if level < topology.slice_at:
-            unit = _unit(self._shape, topology)
-            domains = self._tree.inside(domain, topology.slice_at - level)
+            unit = _unit(self.shape, topology)
+            domains = self.tree.inside(domain, topology.slice_at - level)
             return self._slices(0, unit, domains, {}, frozenset())
         return self._together(domain, level)
 
     def _together(self, domain: Domain, level: int) -> _NodeIds | None:
         """In as few domains of the next level as are found."""
-        total = self._shape.total
-        if level == self._narrowest:
+        total = self.shape.total
+        if level == self.topology.narrowest:
             return self.on_nodes(self._whole, list(domain.node_ids))
         children = sorted(domain.children.values(), key=_order)
         for child in children:
@@ -287,11 +278,11 @@ class _Tried(_Choice):
 
     @property
     def _whole(self) -> GroupShape:
-        return msgspec.structs.replace(self._shape, topology=None, same_label="")
+        return msgspec.structs.replace(self.shape, topology=None, same_label="")
 
     def _sets(self, children: Sequence[Domain], count: int) -> Iterator[Sequence[Domain]]:
         """Sets of so many domains that have enough together, those with the most first."""
-        total = self._shape.total
+        total = self.shape.total
         for some in islice(combinations(children, count), _MOST_TRIALS):
             if self._trials >= _MOST_TRIALS:
                 return
@@ -310,10 +301,10 @@ class _Tried(_Choice):
         """The nodes of the slices from this bundle on, one after the other: in a domain that has one already,
         or in the one with the least free. ``nodes``: those on which former slices were put.
         """
-        count = min(size, len(self._shape.bundles) - first)
+        count = min(size, len(self.shape.bundles) - first)
         if not count:
             return ()
-        part = _some_bundles(self._shape, first, count)
+        part = _some_bundles(self.shape, first, count)
         need = part.total
         for domain in sorted(domains, key=lambda each: (each not in used, each.order)):
             if self._trials >= _MOST_TRIALS:
@@ -321,7 +312,7 @@ class _Tried(_Choice):
             if not domain.has(need):
                 continue
             self._trials += 1
-            able = [(nodes.get(n) or self._free_node(n)).copy() for n in domain.node_ids]
+            able = [(nodes.get(n) or self.free_node(n)).copy() for n in domain.node_ids]
             placement = place_bundles(part, able)
             if not isinstance(placement, BundlePlacement):
                 continue
@@ -337,7 +328,7 @@ class _Tried(_Choice):
         """The nodes with these bundles put there."""
         after = dict(nodes)
         for node_id in set(node_ids):
-            after[node_id] = (nodes.get(node_id) or self._free_node(node_id)).copy()
+            after[node_id] = (nodes.get(node_id) or self.free_node(node_id)).copy()
         for need, node_id in zip(bundles, node_ids, strict=True):
             after[node_id].put(need)
         for node_id in set(node_ids):

@@ -12,6 +12,8 @@ from schedulemesh.config.policy import PreemptionPolicy
 class VictimRanking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an order of victims ranks candidates by; see ``engine.preemption.candidates``."""
 
+    #: Which candidates come first, as `schedulemesh plugins` says it in English.
+    summary: str
     #: Whether the priority of the running task comes before all else.
     priority_first: bool
     #: Whether lost work decides among the tasks of a group; else their preempt scores do.
@@ -20,9 +22,19 @@ class VictimRanking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 #: By the names of ``VICTIM_ORDERS``.
 VICTIM_RANKINGS = {
-    "score": VictimRanking(priority_first=False, by_lost_work=False),
-    "priority_first": VictimRanking(priority_first=True, by_lost_work=False),
-    "least_lost_work": VictimRanking(priority_first=False, by_lost_work=True),
+    "score": VictimRanking(
+        summary="Highest score first; the default.", priority_first=False, by_lost_work=False
+    ),
+    "priority_first": VictimRanking(
+        summary="Lowest priority first, whatever time remains.",
+        priority_first=True,
+        by_lost_work=False,
+    ),
+    "least_lost_work": VictimRanking(
+        summary="Least GPU-seconds since start or saved state first.",
+        priority_first=False,
+        by_lost_work=True,
+    ),
 }
 
 

@@ -2,7 +2,7 @@
 
 Runs are alike at four levels, the most specific first:
 
-1. the same owner, name pattern (``domain.name_patterns``) and size; where no owner is known, the same pool,
+1. the same owner, name pattern (``domain.task_kinds``) and size; where no owner is known, the same pool,
    name pattern and size;
 2. the same owner and size;
 3. the same pool and size;

@@ -11,7 +11,6 @@ from schedulemesh.domain.sentences import say
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.agents import Handled, MessageError, line_and_traceback, unpack
-from schedulemesh.runtime.agents.blob_cache import BlobCache
 from schedulemesh.runtime.agents.start import SET_AT_ONCE, environment_limit, environment_of
 from schedulemesh.runtime.backend import Backend, BackendError, BackendTimeoutError
 from schedulemesh.runtime.reactor import Reactor
@@ -20,6 +19,32 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of the classes and of the arguments of recent submissions that are kept in memory.
 _CLASS_BYTES, _ARGUMENT_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
+
+
+class BlobCache:
+    """Stored bytes that need not be read from the journal: an LRU cache with a limit on its size in bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._size = 0
+        self._blobs: dict[str, bytes] = {}
+
+    def get(self, key: str | None) -> bytes | None:
+        """The bytes; None: they are not cached."""
+        data = self._blobs.pop(key, None) if key is not None else None
+        if key is not None and data is not None:
+            self._blobs[key] = data
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Cache these bytes, unless they exceed the limit alone."""
+        self._size -= len(self._blobs.pop(key, b""))
+        if len(data) > self._limit:
+            return
+        self._blobs[key] = data
+        self._size += len(data)
+        while self._size > self._limit:
+            self._size -= len(self._blobs.pop(next(iter(self._blobs))))
 
 
 class UserCode:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Collection, Iterable
 
 from schedulemesh.api.metrics import AlertDeliveries, GetAlerts, SendTestAlert
-from schedulemesh.metrics.alert_samples import collected
+from schedulemesh.metrics.alert_conditions import LabelSet, Samples
+from schedulemesh.metrics.catalogue import Metric
+from schedulemesh.metrics.exposition import PAUSE_S, PIECE_S
+from schedulemesh.metrics.values import Distribution, Family, Labels
 from schedulemesh.protocol.answers import Details, Listed, details, listed
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.metrics import MetricsService
@@ -38,7 +43,7 @@ class AlertService(Service):
         while True:
             await self._reactor.until_consistent()
             seen = self._reactor.engine
-            samples = await collected(self._metrics.families(seen.state), metric_names)
+            samples = await collect_samples(self._metrics.families(seen.state), metric_names)
             await self._reactor.flushed()
             if self._reactor.engine is seen:
                 break
@@ -56,3 +61,24 @@ class AlertService(Service):
     async def listed(self, _: GetAlerts) -> Listed:
         """The alerts that fire, those that are pending, and the last that were resolved."""
         return listed(self._alerts.rows())
+
+
+async def collect_samples(families: Iterable[Family], names: Collection[str]) -> Samples:
+    """The samples of the wanted metrics; others are not computed. Other work gets its turn meanwhile."""
+    by_metric: dict[str, dict[LabelSet, float]] = {}
+    until = time.perf_counter() + PIECE_S
+    for metric, samples in families:
+        if metric.name not in names:
+            continue
+        values = by_metric.setdefault(metric.name, {})
+        for sample in samples:
+            if sample is not None and not isinstance(sample.value, Distribution):
+                values[_label_set(metric, sample.labels)] = sample.value
+            if time.perf_counter() > until:
+                await asyncio.sleep(PAUSE_S)
+                until = time.perf_counter() + PIECE_S
+    return by_metric
+
+
+def _label_set(metric: Metric, values: Labels) -> LabelSet:
+    return tuple(sorted(zip(metric.labels, values, strict=True)))

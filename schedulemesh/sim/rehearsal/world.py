@@ -7,6 +7,7 @@ action, after the median of those that it has.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
@@ -29,7 +30,6 @@ from schedulemesh.sim.rehearsal.life import End, Life
 from schedulemesh.sim.rehearsal.recording import RecordedSubmission, Recording
 from schedulemesh.sim.rehearsal.reported import Reported
 from schedulemesh.sim.rehearsal.restarts import AgentKey, Ordered, read_again, recovery_observed
-from schedulemesh.sim.rehearsal.ticks import Ticks
 from schedulemesh.sim.rehearsal.typical import Typical, Victims, typical
 from schedulemesh.sim.submission import Submissions
 from schedulemesh.sim.timing import Timing
@@ -45,6 +45,29 @@ _PLACES = 10**9
 _GROUP_S = 60.0
 #: Events that are decisions about who runs.
 _DECISIONS = frozenset(("admitted", "preempting"))
+
+
+class Ticks:
+    """When the supervisor of a rehearsal observes the cluster, and looks for evictions for queued tasks.
+
+    A history has the ticks that decided something (``recorded``: their times). As long as a rehearsal decides
+    the same, it needs no others. Afterwards it ticks in between, too: every ``period_s``, counted from the
+    nearest tick of the history.
+    """
+
+    def __init__(self, recorded: list[float], begin: float, period_s: float) -> None:
+        self._recorded, self._begin, self._period_s = recorded, begin, period_s
+
+    def after(self, time: float) -> float:
+        """The first tick after a time."""
+        next_one = bisect_right(self._recorded, time)
+        neighbours = self._recorded[max(0, next_one - 1) : next_one + 1] or [self._begin]
+        anchor = min(neighbours, key=lambda one: abs(one - time))
+        period = self._period_s
+        at = anchor + ((time - anchor) // period + 1) * period
+        if next_one < len(self._recorded) and at > self._recorded[next_one] - period / 2:
+            return self._recorded[next_one]
+        return at
 
 
 class RehearsedWorld(World):

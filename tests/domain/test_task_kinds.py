@@ -2,7 +2,7 @@
 
 import pytest
 
-from schedulemesh.domain.name_patterns import name_pattern
+from schedulemesh.domain.task_kinds import name_pattern
 
 
 @pytest.mark.parametrize(
