@@ -11,18 +11,14 @@ from schedulemesh.cli.command import Output, Since, command, note
 from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Row
-from schedulemesh.cli.texts import duration, local_time, moment
+from schedulemesh.cli.texts import duration, moment
 from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from schedulemesh.domain.sentences import Text
-    from schedulemesh.sim.rehearsal.decisions import Check, Difference
+    from schedulemesh.domain.sentences import Sentence
     from schedulemesh.sim.rehearsal.what_if import Rehearsal
 
 app = typer.Typer()
-
-#: Differences, and tasks at either end of the list, that are shown.
-_SHOWN = 5
 
 
 def _pair(
@@ -56,14 +52,6 @@ _TASKS = (
     Column(heading="waited", key="recorded_s", show=duration, right=True),
     Column(heading="would wait", key="rehearsed_s", show=duration, right=True),
 )
-
-
-#: The texts of the kinds of decisions.
-_DECISIONS = {
-    "admitted": "decision_admitted",
-    "evicted": "decision_evicted",
-    "removed": "decision_removed",
-}
 
 
 @command(app)
@@ -100,6 +88,10 @@ def rehearse(
     node_strategy: Annotated[
         str, typer.Option(help="The placement strategy that the scheduler uses.")
     ] = "bin_pack",
+    codes: Annotated[
+        bool,
+        typer.Option("--codes", help="Remarks as codes with parameters, a line of JSON each."),
+    ] = False,
 ) -> None:
     """Tell what a period of a scheduler's own history would have been under another policy.
 
@@ -114,8 +106,8 @@ def rehearse(
     recording = rehearsal.open_history(state, begin, name, namespace)
     rehearsed = rehearsal.rehearse(recording, changes, begin, node_strategy=node_strategy)
     emit(_task_listing(rehearsed) if tasks else _pool_listing(rehearsed), output)
-    for remark in (*_remarks(rehearsed), *_check_remarks(rehearsed.check)):
-        note(spoken(remark))
+    for remark in rehearsal.remarks_on(rehearsed):
+        note(_as_code(remark) if codes else spoken(remark))
 
 
 def _pool_listing(rehearsed: Rehearsal) -> Listing:
@@ -139,60 +131,11 @@ def _task_listing(rehearsed: Rehearsal) -> Listing:
     return Listing(kind="tasks", rows=rows, columns=_TASKS, name="task_id")
 
 
-def _remarks(rehearsed: Rehearsal) -> list[Text]:
-    """The period, and who gains and loses most."""
-    from schedulemesh.domain.sentences import say
+def _as_code(remark: Sentence) -> str:
+    """A remark for a program that puts it into words later, such as the page."""
+    import msgspec
 
-    changes = [(one.rehearsed_s - one.recorded_s, one) for one in rehearsed.waits]
-    less = [one for gained, one in changes if gained < -1.0]
-    more = [one for gained, one in reversed(changes) if gained > 1.0]
-    since, until = local_time(rehearsed.since), local_time(rehearsed.until)
-    counts = say("rehearsal_waits", since=since, until=until, less=len(less), more=len(more))
-    remarks: list[Text] = [counts]
-    if rehearsed.refused:
-        first = rehearsed.first_refusal
-        remarks.append(say("rehearsal_refused", count=rehearsed.refused, first=first))
-    for code, some in (("rehearsal_less", less), ("rehearsal_more", more)):
-        tasks = [
-            say("rehearsal_task", task=one.task_id, before=one.recorded_s, after=one.rehearsed_s)
-            for one in some[:_SHOWN]
-        ]
-        if tasks:
-            remarks.append(say(code, tasks=tasks))
-    return remarks
-
-
-def _check_remarks(check: Check) -> list[Text]:
-    """How exact the rehearsal is, and why it is not."""
-    from schedulemesh.domain.sentences import say
-
-    part = 100.0 * check.same / check.decisions if check.decisions else 100.0
-    same = say("rehearsal_same", same=check.same, count=check.decisions, part=f"{part:.1f}")
-    remarks: list[Text] = [same]
-    remarks += [_difference(one) for one in check.differences[:_SHOWN]]
-    remarks += [
-        say("rehearsal_left_out", count=count, what=say(code))
-        for code, count in check.left_out.items()
-    ]
-    return remarks
-
-
-def _difference(one: Difference) -> Text:
-    from schedulemesh.domain.sentences import say
-
-    def when(at: float | None) -> Text:
-        return say("at_no_time") if at is None else say("at_time", time=local_time(at))
-
-    what = one.decision
-    return say(
-        "rehearsal_differs",
-        task=what.key,
-        attempt=what.attempt,
-        kind=say(_DECISIONS[what.kind]),
-        how=say("in_brackets", what=what.how) if what.how else "",
-        recorded=when(one.recorded_at),
-        rehearsed=when(one.rehearsed_at),
-    )
+    return msgspec.json.encode(remark).decode()
 
 
 def _declared(path: str | None) -> dict[str, Any]:

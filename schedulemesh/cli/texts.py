@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from schedulemesh.cli.language import language, phrase
-from schedulemesh.domain.numbers import duration_text
+from schedulemesh.domain.numbers import duration_text, local_time_text
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -71,9 +70,7 @@ def time_until(at: float | None) -> str:
 
 def local_time(at: float | None) -> str:
     """Seconds since 1970 as a local time without the year."""
-    if at is None:
-        return "-"
-    return datetime.fromtimestamp(at, tz=timezone.utc).astimezone().strftime("%m-%d %H:%M:%S")
+    return "-" if at is None else local_time_text(at)
 
 
 def number(value: float | None) -> str:

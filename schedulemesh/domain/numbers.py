@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import operator
 import re
+from datetime import datetime, timezone
 
 from schedulemesh.domain.kinds import is_a, without_enum
 from schedulemesh.domain.priorities import as_priority
@@ -124,6 +125,11 @@ def duration_text(seconds: float) -> str:
     if seconds < 86400:
         return f"{int(seconds // 3600)}h{int(seconds % 3600 // 60):02d}m"
     return f"{int(seconds // 86400)}d{int(seconds % 86400 // 3600):02d}h"
+
+
+def local_time_text(at: float) -> str:
+    """Seconds since 1970 as a local time without the year."""
+    return datetime.fromtimestamp(at, tz=timezone.utc).astimezone().strftime("%m-%d %H:%M:%S")
 
 
 def span_text(seconds: float) -> str:

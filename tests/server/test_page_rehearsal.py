@@ -8,6 +8,7 @@ import threading
 import msgspec
 import pytest
 
+from schedulemesh.domain.sentences import say
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.server.page import app
 from schedulemesh.server.page.rehearsal import question_in
@@ -24,17 +25,22 @@ ROW = {
     "rehearsed": {**FIGURES, "waited_s": {"mean": 30.0, "p95": 60.0}},
 }
 
+REMARK = say("rehearsal_waits", since="11-02 09:00:00", until="11-09 09:00:00", less=12, more=3)
+
 
 class Command:
     """A command that ends when it may, with this answer."""
 
     def __init__(self):
-        self.answer = (0, msgspec.json.encode([ROW]), b"12 tasks would have waited less")
+        remarks = b"a warning of a library\n" + msgspec.json.encode(REMARK)
+        self.answer = (0, msgspec.json.encode([ROW]), remarks)
         self.arguments, self.may_end = [], threading.Event()
 
     async def __call__(self, arguments):
         self.arguments.append(list(arguments))
         await asyncio.to_thread(self.may_end.wait, 30)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
         return self.answer
 
 
@@ -78,8 +84,27 @@ def test_a_rehearsal_is_asked_for_made_and_shown(browser, command):
         assert words in document.words
     (arguments,) = command.arguments
     assert arguments[:2] == ["--lang=en", "rehearse"]
+    assert "--codes" in arguments
     assert arguments[2:5] == ["--since=7d", "--nodes=+4", "--pool=p=64"]
     assert arguments[-2] == "--"
+
+
+def test_remarks_are_in_the_language_in_which_they_are_read(browser, command):
+    command.may_end.set()
+    browser.send("/rehearsal", FORM)
+    assert "12 tasks would have waited less, 3 more" in until_over(browser).words
+    chinese = browser.get("/rehearsal?lang=zh").words
+    assert "12 个任务的等待会缩短，3 个会延长" in chinese
+    assert "a warning of a library" in chinese
+    assert "would have" not in chinese
+
+
+def test_one_that_takes_too_long_says_so_in_both_languages(browser, command):
+    command.answer = TimeoutError()
+    command.may_end.set()
+    browser.send("/rehearsal", FORM)
+    assert "it did not end within 5m, so it was stopped" in until_over(browser).words
+    assert "超过 5 分钟 未完成" in browser.get("/rehearsal?lang=zh").words
 
 
 def test_one_runs_at_a_time(browser, command):

@@ -35,6 +35,7 @@ REHEARSALS: Mapping[str, tuple[str, str]] = {
         "{count:# submission|# submissions} would have been refused; the first is {first}",
         "{count} 次提交会被拒绝，第一个是 {first}",
     ),
+    "refused_task": ("{task}: {error}", "{task}：{error}"),
     "rehearsal_less": ("less: {tasks:, }", "缩短最多：{tasks:，}"),
     "rehearsal_more": ("more: {tasks:, }", "延长最多：{tasks:，}"),
     "rehearsal_task": (
@@ -54,6 +55,10 @@ REHEARSALS: Mapping[str, tuple[str, str]] = {
     "decision_removed": ("removed", "移出队列"),
     "at_time": ("{time}", "为 {time}"),
     "at_no_time": ("never", "没有发生"),
+    "rehearsal_too_long": (
+        "it did not end within {limit:span}, so it was stopped; choose a shorter period",
+        "超过 {limit:span} 未完成，已停止；请选择更短的时间段",
+    ),
     "rehearsal_left_out": ("not rehearsed: {count} × {what}", "未推演：{count} × {what}"),
     **_LEFT_OUT,
 }

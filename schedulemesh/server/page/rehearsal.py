@@ -12,6 +12,7 @@ from schedulemesh.api.pools import ListPools
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import in_words
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.page.reads import ScreenReads, together
@@ -71,7 +72,7 @@ async def begin_rehearsal(reader: ScreenReads, fields: Mapping[str, str]) -> boo
         raise Problem(403, Reason.NOT_ALLOWED.value, error)
     about = await reader.facts(GetAbout())
     question, token = question_in(fields), caller.token.name
-    return reader.rehearsals.begin(token, question, about, reader.language)
+    return reader.rehearsals.begin(token, question, about)
 
 
 async def rehearsal(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
@@ -84,6 +85,7 @@ async def rehearsal(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any
         "pools": sorted(str(pool["name"]) for pool in pools),
         "periods": PERIODS,
         "run": run,
+        "remarks": [in_words(remark, reader.language) for remark in run.remarks] if run else [],
         "question": RehearsalQuestion() if run is None else run.question,
         "may": may_rehearse(reader.caller),
         "most_wait": max(waits, default=0.0) or 1.0,

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.domain.language import Language
+from schedulemesh.domain.sentences import Sentence, Text, say
 
 #: The periods that may be rehearsed, as the command takes them.
 PERIODS = ("24h", "7d", "30d")
@@ -49,8 +49,8 @@ class RehearsalRun(msgspec.Struct, kw_only=True):
     began: float
     #: What it found out, pool by pool; None: it runs, or failed.
     rows: list[dict[str, Any]] | None = None
-    #: What it said besides, or why it failed.
-    remarks: Sequence[str] = ()
+    #: What it said besides, or why it failed; put into words when the page is drawn.
+    remarks: Sequence[Text] = ()
     is_over: bool = False
 
 
@@ -76,11 +76,8 @@ class Rehearsals:
         token: str,
         question: RehearsalQuestion,
         about: Mapping[str, Any],
-        language: Language,
     ) -> bool:
-        """Begin a rehearsal; False: another one runs. ``about``: which scheduler's history; ``language``: of
-        its remarks.
-        """
+        """Begin a rehearsal; False: another one runs. ``about``: which scheduler's history."""
         if self._running is not None and not self._running.done():
             return False
         run = RehearsalRun(question=question, began=time.time())
@@ -89,21 +86,32 @@ class Rehearsals:
         for old in list(self._runs)[: max(0, len(self._runs) - _KEPT)]:
             del self._runs[old]
         of_scheduler = [f"--name={about['name']}", f"--namespace={about['namespace']}"]
-        command = [f"--lang={language}", "rehearse", *question.arguments(), *of_scheduler]
-        arguments = [*command, "--output=json", "--", about["journal"]]
+        command = ["--lang=en", "rehearse", *question.arguments(), *of_scheduler]
+        arguments = [*command, "--codes", "--output=json", "--", about["journal"]]
         self._running = asyncio.ensure_future(self._carry_out(run, arguments))
         return True
 
     async def _carry_out(self, run: RehearsalRun, arguments: Sequence[str]) -> None:
         try:
             status, output, remarks = await self._run(arguments)
-            run.remarks = remarks.decode(errors="replace").splitlines()[:_REMARKS]
+            lines = remarks.decode(errors="replace").splitlines()[:_REMARKS]
+            run.remarks = [*map(_remark, lines)]
             if status == 0:
                 run.rows = msgspec.json.decode(output, type=list[dict[str, Any]])
-        except (OSError, msgspec.DecodeError, asyncio.TimeoutError, TimeoutError) as error:
-            run.remarks = [str(error) or f"it did not end within {LIMIT_S:g} s"]
+        except (asyncio.TimeoutError, TimeoutError):
+            run.remarks = [say("rehearsal_too_long", limit=LIMIT_S)]
+        except (OSError, msgspec.DecodeError) as error:
+            run.remarks = [str(error)]
         finally:
             run.is_over = True
+
+
+def _remark(line: str) -> Text:
+    """A line of remarks: a sentence, or a text as it is, such as an error of the command."""
+    try:
+        return msgspec.json.decode(line, type=Sentence)
+    except msgspec.DecodeError:
+        return line
 
 
 async def run_command(arguments: Sequence[str]) -> tuple[int, bytes, bytes]:

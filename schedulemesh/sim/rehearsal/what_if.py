@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.sentences import Text
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError
@@ -55,7 +56,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     #: Submissions that the changes refuse.
     refused: int
     #: Which of them was the first, and why; empty: none is.
-    first_refusal: str = ""
+    first_refusal: Text = ""
 
 
 def rehearse(

@@ -16,6 +16,7 @@ from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.end_reasons import ReturnReason
 from schedulemesh.domain.reasons import LIMITS, Reason
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.dependencies import with_known_dependencies
 from schedulemesh.engine.admission.revocations import WHY
@@ -97,7 +98,8 @@ class RehearsedWorld(World):
         #: What was ordered before the restart that this step belongs to; None: it belongs to none.
         self._ordered: Ordered | None = None
         #: Submissions that were refused; which was the first, and why.
-        self.refused, self.first_refusal = 0, ""
+        self.refused = 0
+        self.first_refusal: Text = ""
         #: Whether what there is when the recording begins is still being defined.
         self._is_defining = True
 
@@ -206,7 +208,9 @@ class RehearsedWorld(World):
         if life.attempt < 0:
             self.refused += 1
             if isinstance(outcome, Refused) and not self.first_refusal:
-                self.first_refusal = f"{submission.key!r}: {outcome.error}"
+                self.first_refusal = say(
+                    "refused_task", task=repr(submission.key), error=outcome.error_text
+                )
             self._lives.update((k, one) for k, one in zip((name, key), before, strict=True) if one)
 
     def _new_life(self, submission: RecordedSubmission, task: TaskSpec | None, name: str) -> Life:
