@@ -102,7 +102,7 @@ _UNDERSTAND: Mapping[str, str] = {
         "列出任务过去和现在的各次运行：谁、在哪里、多久、如何结束。"
     ),
     "Sum up GPU-hours, CPU-hours, waiting and lost work, in whole hours.": (
-        "按整点汇总 GPU 时、CPU 时、等待和损失的工作。"
+        "按整点汇总 GPU 小时、CPU 小时、等待和损失的工作。"
     ),
     "List the last preemptions: who was evicted for whom, why, and what it cost.": (
         "列出最近的抢占：谁为谁让位，依据什么，代价多少。"
@@ -318,9 +318,9 @@ _OPTIONS_OF_LISTINGS: Mapping[str, str] = {
     "time is over.": "所等的任务中有未完成的即失败；超时的退出码为 124。",
 }
 _OPTIONS_OF_LOGS: Mapping[str, str] = {
-    "The id of a task: a job, an agent or a gang.": "任务的 ID：作业、Agent 或组任务。",
+    "The id of a task: a job, an agent or a gang.": "任务的 ID：作业、Agent 或任务组。",
     "Of this attempt; else of the last one.": "第几次运行；默认最后一次。",
-    "Of a gang: of this member.": "组任务：哪个成员。",
+    "Of a gang: of this member.": "任务组：哪个成员。",
     "Of a gang: the member to run it beside.": "任务组：在哪个成员旁执行。",
     "Of an agent: stdout or stderr alone; else each is printed where it belongs.": (
         "Agent：只显示 stdout 或 stderr；默认各自输出到对应的流。"

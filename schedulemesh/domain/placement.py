@@ -10,6 +10,7 @@ import msgspec
 from schedulemesh.domain.labels import Labels, Selector
 from schedulemesh.domain.node_labels import NodeLabels, spelled
 from schedulemesh.domain.resources import Resources, check_resources, sum_of
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.domain.topology import Topology
 from schedulemesh.errors import InvalidRequestError
 
@@ -100,17 +101,24 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
             need.fits(room) for need, room in zip(bundles, self.bundles, strict=True)
         )
 
-    def __str__(self) -> str:
-        """Short and readable, such as ``[cpu 2; cpu 2] SPREAD``."""
+    def described(self) -> Text:
+        """Short and readable, such as ``[cpu 2; cpu 2] SPREAD``, with what it asks of nodes."""
         bundles = "; ".join(str(bundle) for bundle in self.bundles)
         shown = f"[{bundles}]" + (f" {self.strategy}" if len(self.bundles) > 1 else "")
+        conditions = []
         if self.parts > 1:
-            shown = f"{shown} as {self.parts} groups"
+            conditions.append(say("shape_groups", count=self.parts))
         if self.node_labels:
-            shown = f"{shown} on nodes with {spelled(self.node_labels)}"
+            conditions.append(say("shape_labels", labels=spelled(self.node_labels)))
         if self.topology is not None:
-            shown = f"{shown} with topology {self.topology}"
-        return f"{shown} on nodes with the same {self.same_label!r}" if self.same_label else shown
+            conditions.append(say("shape_topology", topology=str(self.topology)))
+        if self.same_label:
+            conditions.append(say("shape_same_label", label=self.same_label))
+        return say("shape", group=shown, conditions=conditions) if conditions else shown
+
+    def __str__(self) -> str:
+        """The same in English."""
+        return str(self.described())
 
 
 class WarmSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

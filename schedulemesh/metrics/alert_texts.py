@@ -29,7 +29,7 @@ def _chinese(rule_id: str, summary: str, action: str) -> None:
 
 _chinese(
     "supervisor_restarted",
-    "调度器进程重启过。",
+    "调度进程重启过。",
     "原因见该进程 actor 的运行日志：被杀死、内存不足，或所在节点丢失。重启不会丢失任何任务；如果反复重"
     "启，就需要处理。",
 )
@@ -118,7 +118,7 @@ _chinese(
     "loop_overdue",
     "调度器的循环 {loop} 出错或卡住。",
     "它负责观察的变化此时无人处理：`cluster_monitor` 发现死去的 Agent 和丢失的节点，`health` 重建 Agent"
-    "，`leases` 结束无人持有的租约。错误见调度器进程 actor 的运行日志；如果是卡住，就结束该进程：Ray 会"
+    "，`leases` 结束无人持有的租约。错误见调度进程 actor 的运行日志；如果是卡住，就结束该进程：Ray 会"
     "重新启动它，不会丢失任何东西。",
 )
 _chinese(

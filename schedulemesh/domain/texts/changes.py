@@ -119,7 +119,7 @@ _AGENTS: Mapping[str, tuple[str, str]] = {
     ),
     "member_of_gang": (
         "{agent!r} is a member of gang {gang!r}, which ends as one; delete {gang!r}",
-        "{agent!r} 是组任务 {gang!r} 的成员，组任务须整体结束；请删除 {gang!r}",
+        "{agent!r} 是任务组 {gang!r} 的成员，任务组须整体结束；请删除 {gang!r}",
     ),
     "no_agent_on_record": (
         "there is no agent {agent!r}, and none of the last {count} had this name",

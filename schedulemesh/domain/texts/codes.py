@@ -291,7 +291,7 @@ _STATES: Mapping[str, tuple[str, str]] = {
     "warning": ("warning", "警告"),
     "critical": ("critical", "严重"),
     "agent": ("task", "任务"),
-    "gang": ("gang", "组任务"),
+    "gang": ("gang", "任务组"),
     "lease": ("lease", "租约"),
     "job": ("job", "作业"),
     "viewer": ("viewer", "只读"),

@@ -10,7 +10,7 @@ _TITLE: Mapping[str, tuple[str, str]] = {
         "{kind} {task}（资源池 {pool}，优先级 {priority:.12g}{owner}）：{state:code}{since}{further}",
     ),
     "kind_task": ("task", "任务"),
-    "kind_gang": ("gang", "组任务"),
+    "kind_gang": ("gang", "任务组"),
     "kind_lease": ("lease", "租约"),
     "kind_job": ("job", "作业"),
     "title_owner": (", owner {owner}", "，负责人 {owner}"),

@@ -19,11 +19,11 @@ _TOPOLOGY: Mapping[str, tuple[str, str]] = {
     ),
     "topology_of_one": (
         "topology is for gangs, leases and jobs, and this is a single agent",
-        "topology 用于成组任务、租约和作业，而这是单个 agent",
+        "topology 用于任务组、租约和作业，而这是单个 agent",
     ),
     "topology_of_elastic": (
         "topology is for gangs whose members all start together, and this one has min_replicas",
-        "topology 用于成员同时启动的成组任务，而它设置了 min_replicas",
+        "topology 用于成员同时启动的任务组，而它设置了 min_replicas",
     ),
     "topology_hint": (
         "Change topology, or leave it out; an operator declares levels with topology_levels of the policy",
@@ -221,6 +221,11 @@ _NODES: Mapping[str, tuple[str, str]] = {
         "{count} of at most {most} dynamic ones are there",
         "动态占位组已有 {count} 个，最多 {most} 个",
     ),
+    "shape": ("{group}{conditions}", "{group}{conditions}"),
+    "shape_groups": (" as {count} groups", "、分成 {count} 个组"),
+    "shape_labels": (" on nodes with {labels}", "、节点标签 {labels}"),
+    "shape_topology": (" with topology {topology}", "、拓扑 {topology}"),
+    "shape_same_label": (" on nodes with the same {label!r}", "、各节点的标签 {label!r} 相同"),
     "no_room_for_group": ("a new one has no room: {why}", "新建占位组的资源不足：{why}"),
     "and_no_eviction": ("and no running task may be evicted for it", "也没有可以为它抢占的任务"),
 }
@@ -518,7 +523,7 @@ _ARRAYS: Mapping[str, tuple[str, str]] = {
     ),
     "array_is_elastic": (
         "its members cannot be elastic gangs; leave out min_replicas",
-        "成员不能是弹性组任务；请去掉 min_replicas",
+        "成员不能是弹性任务组；请去掉 min_replicas",
     ),
     "array_has_references": (
         "its arguments have object references, which one agent holds",

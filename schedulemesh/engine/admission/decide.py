@@ -577,7 +577,7 @@ def _decide_again(tx: Transaction, request: Request, plan: EvictionPlan) -> _Dec
     again = understand_alone(tx, request.stimulus)
     if isinstance(again, Refused):
         return again
-    as_owner = paid_as_owner(tx.state, again, plan)
+    as_owner = paid_as_owner(tx.state, again)
     short = NOTHING if plan.payment is None else plan.payment.short
     as_owner = msgspec.structs.replace(as_owner, takes_back=request.takes_back + short)
     if as_owner.fits_now:

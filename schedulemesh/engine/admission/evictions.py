@@ -281,15 +281,12 @@ def after_revocations(case: Case) -> EvictionPlan | None:
     return claim_own(case) or _end_others(enough) or _end_others(case)
 
 
-def paid_as_owner(state: MeshState, request: Request, plan: EvictionPlan) -> Request:
-    """A request for which the claims that a plan names have been revoked: it borrows nothing of the kinds of
-    which its pool gets enough back, of borrowers and of its own tasks that the plan evicts, so that nobody
-    can take that back from it.
+def paid_as_owner(state: MeshState, request: Request) -> Request:
+    """A request for which claims have been revoked: it borrows nothing of the kinds of which its pool gets
+    enough back, so that nobody can take that back from it.
     """
     own_payment = _paid_by_itself(state, request).payment
-    shares = (share for victim in plan.victims for share in victim.shares)
-    evicted = sum_of(s.amount for s in shares if s.pool_name == request.pool_name)
-    lacking = own_payment.short.beyond(_most_to_reclaim(state, request) + evicted)
+    lacking = own_payment.short.beyond(_most_to_reclaim(state, request))
     return _borrowing_only(request, own_payment, lacking)
 
 
@@ -483,10 +480,8 @@ def evict(case: Case) -> EvictionPlan | None:
     """Who is evicted for a request by the rules, if need be together with borrowers. ``known_nodes``: what
     other searches for the same request have learned.
     """
-    if case.request.takes_back:
-        # Claims were revoked for it: it borrows none of what they gave back.
-        return reclaim_and_evict(case) or find_victims(case)
-    return find_victims(case) or reclaim_and_evict(case)
+    plan = find_victims(case)
+    return plan or reclaim_and_evict(case)
 
 
 def contest_for(
@@ -647,8 +642,7 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
         return None
     others = candidates_for(tx, own_request, veto, limits)
     borrowers = _borrowers(tx, request, veto, of_kinds=kinds) if _any_of(others) else None
-    revokes = request.revokes or request.takes_back
-    if borrowers is None and revokes and _any_of(others):
+    if borrowers is None and request.revokes and _any_of(others):
         borrowers = Borrowers(state, request.incoming(state), tx.now, veto, kinds)
     if borrowers is None:
         return None

@@ -8,7 +8,6 @@ counted on when the last one that it waits for has ended.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import takewhile
 
 import msgspec
 from typing_extensions import assert_never
@@ -17,7 +16,7 @@ from schedulemesh.domain.agent import Death
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
@@ -68,69 +67,21 @@ _FAILURES = (EndReason.RUN_FAILED, EndReason.LOST)
 
 
 def hand_on(
-    tx: Transaction,
-    agent_names: Iterable[str],
-    freed: tuple[Share, ...] = (),
-    freed_by: str | None = None,
+    tx: Transaction, agent_names: Iterable[str], freed: tuple[Share, ...] = ()
 ) -> tuple[Share, ...]:
     """Let these waiting agents take what they lack of what has just become free, the first one first; what
-    they leave of the quota. ``freed_by``: the pool of the agent that has used the quota.
+    they leave of the quota.
     """
     for name in agent_names:
         agent = tx.state.agents.get(name)
         if agent is None or not isinstance(agent.phase, Waiting):
             continue
-        paid = pass_on(freed, _due(tx.state, agent, agent.phase, freed_by))
+        paid = pass_on(freed, agent.phase.promised)
         _grow(tx, agent, agent.phase, paid)
         less = (Share(pool_name=s.pool_name, amount=NOTHING - s.amount) for s in paid)
         freed = merged((*freed, *less))
         tx.wake(name)
     return freed
-
-
-def _due(
-    state: MeshState, agent: Agent, waiting: Waiting, freed_by: str | None
-) -> tuple[Share, ...]:
-    """What a waiting agent may take of quota that an agent of this pool has used.
-
-    Quota that its own pool has used is a loan that the pool makes anew: it is no more than its limit allows,
-    and than what others, for whom the agent still waits, do not pass on to it.
-    """
-    if freed_by is None or freed_by == agent.spec.pool_name:
-        return waiting.promised
-    account = state.ledger.accounts[freed_by]
-    limit = account.spec.lending_limit
-    shares = []
-    for share in waiting.promised:
-        amount = share.amount
-        if share.pool_name == freed_by:
-            amount = amount.beyond(_passes_on(state, agent, waiting, freed_by))
-            amount = amount if limit is None else limit.room(amount, account.lent)
-        shares.append(Share(pool_name=share.pool_name, amount=amount))
-    return tuple(shares)
-
-
-def _passes_on(state: MeshState, agent: Agent, waiting: Waiting, lender: str) -> Resources:
-    """What of the loans of a pool those pass on to a waiting agent for whom it waits, after those before it
-    in their order.
-    """
-    total = NOTHING
-    for name in waiting.for_agents:
-        borrower = state.agents.get(name)
-        if borrower is None or borrower.spec.pool_name == lender:
-            continue
-        loan = _of_pool(borrower.shares, lender)
-        if isinstance(borrower.phase, Ending):
-            for before in takewhile(
-                lambda waiter: waiter != agent.spec.name, borrower.phase.waiters
-            ):
-                loan = loan.beyond(_of_pool(state.agents[before].promised, lender))
-        total = total + loan
-    return total
-
-
-def _of_pool(shares: Iterable[Share], pool_name: str) -> Resources:
-    return sum_of(share.amount for share in shares if share.pool_name == pool_name)
 
 
 def continue_start(tx: Transaction, agent: Agent) -> None:
@@ -248,7 +199,7 @@ def start_cancelled(tx: Transaction, agent: Agent, ending: Ending) -> None:
     gives_way = return_of(task, ReturnReason.QUOTA_TAKEN_BACK)
     _terminate(tx, agent, reason, WHY, returns=gives_way)
     leave(tx, agent, ending.destroy_group)
-    hand_on(tx, ending.waiters, agent.shares, agent.spec.pool_name)
+    hand_on(tx, ending.waiters, agent.shares)
     put_back(tx, agent, task)
 
 

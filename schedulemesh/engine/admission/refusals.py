@@ -463,7 +463,7 @@ def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error_text=say("group_even_empty", shape=str(shape), why=_why(shape, placement)),
+        error_text=say("group_even_empty", shape=shape.described(), why=_why(shape, placement)),
         short_node=short,
         hint_text=_bytes_hint(max(shape.bundles, key=lambda bundle: bundle.memory)),
     )
@@ -477,7 +477,7 @@ def _no_room_beside_reserved(state: MeshState, shape: GroupShape) -> Refused:
     pools: list[Text] = [repr(name) for name in pool_names[:NAMED]]
     if len(pool_names) > NAMED:
         pools.append(say("other_pools"))
-    need = shape.bundles[0] if len(shape.bundles) == 1 else str(shape)
+    need = shape.bundles[0] if len(shape.bundles) == 1 else shape.described()
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
         error_text=say(
@@ -528,7 +528,7 @@ def no_group_free(
 ) -> list[Sentence]:
     """Parts of a message: why there is no placement group without an eviction."""
     pool_name, shape = group_request.pool_name, group_request.shape
-    parts = [say("no_group_free", pool=pool_name, shape=str(shape))]
+    parts = [say("no_group_free", pool=pool_name, shape=shape.described())]
     if group_request.reserved is None and group_request.spec.reserved:
         parts.append(say("reserved_not_for_it"))
     if not group_request.spec.dynamic:

@@ -351,7 +351,7 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
     name, waiters, rest = agent.spec.name, ending.waiters, agent.shares
     evicted = ended(tx, agent, ending.reason, destroy_group=ending.destroy_group)
     if waiters:
-        rest = hand_on(tx, waiters, rest, agent.spec.pool_name)
+        rest = hand_on(tx, waiters, rest)
     held_shares: tuple[Share, ...] = ()
     if ending.hold_for is not None or ending.hold_for_client:
         held_shares = _shares_held(tx.state, agent, ending, rest)
