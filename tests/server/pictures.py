@@ -1,6 +1,7 @@
 """Draw the pictures of the page in docs/pictures anew: ``python -m tests.server.pictures`` (needs Chromium).
 
-They show the scheduler of three teams that the tests of the page look at, in both languages.
+They show the scheduler of three teams that the tests of the page look at, and one with a past week, in both
+languages.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from tests.runtime.composition import InThread
 from tests.server.local import Api
+from tests.server.past_week import past_week
 from tests.server.scenes import three_teams
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
@@ -25,6 +27,8 @@ SCREENS = {
     "page_nodes": ("/nodes", 620),
     "page_change": ("/change?do=priority&id=ablation-1&priority=1000", 620),
 }
+#: The same of the scheduler with a past week.
+WEEK = {"page_timeline": ("/timeline?span=7d&by=pool", 760)}
 LANGUAGES = {"": "en", "_zh": "zh"}
 _WIDTH = 1280
 
@@ -40,16 +44,25 @@ def main() -> None:
 
 
 def saved_pages(folder):
-    """The pages, as files that a browser shows without a server; the scene is the same for all."""
+    """The pages, as files that a browser shows without a server."""
     mesh = InThread(folder / "journal.sqlite")
-    api = Api(mesh, folder / "home")
     three_teams(mesh)
     time.sleep(2)  # so that pages show times of more than nothing
+    yield from pages_of(mesh, folder, SCREENS)
+    journal = folder / "week" / "space" / "mesh.sqlite"
+    journal.parent.mkdir(parents=True)
+    past_week(journal)
+    yield from pages_of(InThread(journal, state_path=str(folder / "week")), folder, WEEK)
+
+
+def pages_of(mesh, folder, screens):
+    """The pages of one scheduler, which ends with them."""
+    api = Api(mesh, folder / f"home-{len(screens)}")
     client = api.client_with(None)
     client.post("/sign-in", data={"token": api.token}, headers={"origin": api.url})
     try:
         for suffix, language in LANGUAGES.items():
-            for screen, (path, height) in SCREENS.items():
+            for screen, (path, height) in screens.items():
                 text = client.get(path, headers={"accept-language": language}).text
                 page = folder / f"{screen}{suffix}.html"
                 page.write_text(with_files(text, client, folder), encoding="utf-8")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import msgspec
 
 from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import EnsureCohort, EnsurePool
 from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.tasks import SubmitMany, SubmitTask, WaitTasks, WaitUntil
+from schedulemesh.api.windows import CreateWindow
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime.backend import NodeView
@@ -116,3 +121,56 @@ def large(mesh, tasks=2_000, count=300):
     for begin in range(0, tasks, _TOGETHER):
         ask(mesh, SubmitMany(submissions=tuple(every[begin : begin + _TOGETHER]), blobs=blobs))
     ask(mesh, Drain(node_id=f"{7:056x}", client="ops:1"))
+
+
+def crowded(mesh):
+    """More nodes and pools than are shown unfolded, in racks and blocks; windows, of which one is open; a
+    gang within a rack, and one that no rack can hold; an array.
+    """
+    views = [
+        msgspec.structs.replace(
+            view, labels={"block": f"b{number // 16}", "rack": f"r{number // 4}"}
+        )
+        for number, view in enumerate(nodes(32))
+    ]
+    observe(mesh, views)
+    ask(mesh, ChangePolicy(changes={"topology_levels": ["block", "rack"]}, client="ops:1"))
+    quota = parse_resources({"cpu": 640, "memory": 5_120_000, "gpu": 80})
+    for number in range(8):
+        ask(mesh, EnsurePool(name=f"team-{number}", resources=quota))
+    for name, begins_h, how in (
+        ("firmware", 1.0, {"node_labels": {"rack": "r3"}, "comment": "new firmware"}),
+        ("cables", -0.5, {"nodes": (views[30].node_id,)}),
+        ("campaign", 24.0, {"resources": {"gpu": 16}, "pools": ("team-1",)}),
+    ):
+        start = datetime.now(timezone.utc) + timedelta(hours=begins_h)
+        window = CreateWindow(
+            name=name,
+            start=start.isoformat(timespec="seconds"),
+            duration_s=7_200.0,
+            client="ops:1",
+            **how,
+        )
+        ask(mesh, window)
+    submit_gang(mesh, "in-one-rack", "team-0", members=4, topology="rack")
+    submit_gang(mesh, "too-large", "team-0", members=5, topology="rack")
+    submit(mesh, "sweep", "team-2", owner="mei", array="0-199%2", run="go")
+    submit(mesh, "report", "team-2", owner="mei", after=("any:sweep",))
+    for number in range(20):
+        submit(mesh, f"train-{number:02d}", f"team-{3 + number % 5}", gpu=4, owner="lin")
+
+
+def submit_gang(mesh, task_id, pool, *, members, topology):
+    """Submit a gang that has a whole node for each member; the outcome."""
+    made = of(task_id, pool, gpu=8 * members, topology=topology)
+    bundle = parse_resources({"cpu": 4, "memory": 32_000, "gpu": 8})
+    agent = msgspec.structs.replace(
+        made.agent,
+        resources=parse_resources(
+            {"cpu": 4 * members, "memory": 32_000 * members, "gpu": 8 * members}
+        ),
+        bundles=(bundle,) * members,
+        payload=GangPayload(strategy="SPREAD"),
+    )
+    gang = msgspec.structs.replace(made, agent=agent)
+    return ask(mesh, SubmitTask(submission=gang, blobs={key_of(CLASS): CLASS})).outcome

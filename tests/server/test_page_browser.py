@@ -18,7 +18,7 @@ from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import FakeBackend
 from tests.server.chromium import Chromium, chromium
 from tests.server.local import Api
-from tests.server.scenes import observe, submit, three_teams
+from tests.server.scenes import crowded, nodes, observe, submit, three_teams
 from tests.server.test_page import EVIL, SCREENS
 from tests.server.work import ask
 
@@ -53,38 +53,62 @@ def chrome():
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The page of three teams with an array; its jobs never end."""
+    """The page of three teams with an array."""
+
+    def scene(mesh):
+        three_teams(mesh)
+        submit(mesh, "sweep", "robotics", owner="ada", gpu=1, array="0-199%2", run="go")
+        submit(mesh, "report", "robotics", owner="ada", gpu=1, after=("any:sweep",))
+
+    yield from served_scene(tmp_path_factory.mktemp("page"), scene)
+
+
+def served_scene(folder, scene):
+    """The API of a scheduler with this scene, in which jobs never end."""
 
     async def run_for_ever(self, handle, order):
         await asyncio.get_running_loop().create_future()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeBackend, "run_task", run_for_ever)
-        folder = tmp_path_factory.mktemp("page")
         mesh = InThread(folder / "j.sqlite")
-        three_teams(mesh)
-        submit(mesh, "sweep", "robotics", owner="ada", gpu=1, array="0-199%2", run="go")
-        submit(mesh, "report", "robotics", owner="ada", gpu=1, after=("any:sweep",))
+        scene(mesh)
         api = Api(mesh, folder / "home")
         yield api
         api.close()
         mesh.close()
 
 
+@pytest.fixture(scope="module")
+def large_cluster(tmp_path_factory):
+    """The page of more nodes and pools than are shown unfolded, with windows, topologies and an array."""
+    yield from served_scene(tmp_path_factory.mktemp("large"), crowded)
+
+
 @pytest.fixture
 def tabs(chrome, served):
     """Opens tabs that are signed in, with the token of the server's machine unless another one is given."""
+    yield from opened_tabs(chrome, served)
+
+
+@pytest.fixture
+def large_tabs(chrome, large_cluster):
+    """The same for the large cluster."""
+    yield from opened_tabs(chrome, large_cluster)
+
+
+def opened_tabs(chrome, api):
     opened = []
 
     def made(token=None, **how):
         tab = chrome.tab(**how)
         opened.append(tab)
-        session = served.client.post(
-            "/sign-in", data={"token": token or served.token}, headers={"origin": served.url}
+        session = api.client.post(
+            "/sign-in", data={"token": token or api.token}, headers={"origin": api.url}
         )
         for name, value in session.cookies.items():
-            tab.send("Network.setCookie", url=served.url, name=name, value=value, httpOnly=True)
-        served.client.cookies.clear()
+            tab.send("Network.setCookie", url=api.url, name=name, value=value, httpOnly=True)
+        api.client.cookies.clear()
         return tab
 
     yield made
@@ -159,16 +183,116 @@ def axe():
 )
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_axe_finds_no_violation(served, tabs, scheme, width):
-    tab, script = tabs(scheme=scheme, width=width), axe().read_text(encoding="utf-8")
+    tab = tabs(scheme=scheme, width=width)
     tab.send("Page.setBypassCSP", enabled=True)
     for path in PATHS:
         tab.open(f"{served.url}{path}")
-        tab.run(f"{script}; undefined")
-        violations = tab.run(
-            "axe.run().then(result => result.violations.map("
-            "one => [one.id, one.nodes.map(node => node.target.join(' '))]))"
-        )
-        assert violations == [], path
+        assert violations(tab) == [], path
+
+
+@pytest.mark.skipif(
+    axe() is None, reason="axe is not installed (pip install axe-playwright-python)"
+)
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 390)])
+def test_axe_finds_no_violation_in_a_large_cluster(large_cluster, large_tabs, scheme, width):
+    tab = large_tabs(scheme=scheme, width=width, language="zh")
+    tab.send("Page.setBypassCSP", enabled=True)
+    for path in LARGE_PATHS:
+        tab.open(f"{large_cluster.url}{path}")
+        assert violations(tab) == [], path
+        tab.run(OPEN_FOLDS)
+        assert violations(tab) == [], path
+
+
+def violations(tab):
+    """What axe finds on a page, and where."""
+    tab.run(f"{axe().read_text(encoding='utf-8')}; undefined")
+    return tab.run(
+        "axe.run().then(result => result.violations.map("
+        "one => [one.id, one.nodes.map(node => node.target.join(' '))]))"
+    )
+
+
+#: Screens of the large cluster: folds, windows, topologies, an array; node 30 is in a window now.
+LARGE_PATHS = (
+    "/",
+    "/nodes",
+    "/nodes?name=gpu-012",
+    "/nodes?show=closed_only",
+    "/queue",
+    "/running?owner=lin",
+    "/task?id=in-one-rack",
+    "/task?id=too-large",
+    "/array?id=sweep",
+    "/timeline?by=pool",
+    "/policy",
+    "/change?do=priority&id=too-large&priority=9",
+    f"/change?do=uncordon&id={30:056x}",
+)
+OPEN_FOLDS = "document.querySelectorAll('details').forEach(one => { one.open = true; })"
+
+
+@pytest.mark.parametrize(("language", "scheme", "width"), LOOKS)
+def test_screens_of_a_large_cluster_fit_with_their_folds_open(
+    large_cluster, large_tabs, language, scheme, width
+):
+    tab = large_tabs(language=language, scheme=scheme, width=width)
+    for path in LARGE_PATHS:
+        tab.open(f"{large_cluster.url}{path}")
+        assert tab.width_of_content() <= width, path
+        tab.run(OPEN_FOLDS)
+        assert tab.width_of_content() <= width, path
+        assert tab.errors == [], path
+
+
+def test_windows_and_topologies_are_read_in_both_languages(large_cluster, large_tabs):
+    english, chinese = large_tabs(), large_tabs(language="zh")
+    for path, texts in (
+        ("/nodes?name=gpu-012", ("b0/r3", "maintenance from", "维护：firmware")),
+        ("/nodes?name=gpu-030", ("b1/r7", "maintenance", "维护中")),
+        ("/task?id=too-large", ("gpu 40", "no rack has", "没有一个 rack")),
+    ):
+        for tab, text in ((english, texts[1]), (chinese, texts[2])):
+            tab.open(f"{large_cluster.url}{path}")
+            assert texts[0] in tab.text(), path
+            assert text in tab.text(), path
+
+
+#: Whether the fold of a node is open.
+FOLD_OF = (
+    "[...document.querySelectorAll('article.node')]"
+    ".find(one => one.textContent.includes('{}')).querySelector('details').open"
+)
+
+
+def test_a_folded_node_is_unfolded_and_drained_by_keys_alone(large_cluster, large_tabs):
+    tab = large_tabs()
+    tab.open(f"{large_cluster.url}/nodes")
+    node = "document.activeElement.closest('article')?.textContent.includes('gpu-002')"
+    until(tab, f"document.activeElement.tagName === 'SUMMARY' && {node}")
+    tab.enter()
+    assert tab.run(FOLD_OF.format("gpu-002"))
+    until(tab, f"document.activeElement.value === 'drain' && {node}")
+    tab.load(tab.enter)
+    assert "gpu-002" in tab.text()
+    until(tab, "document.activeElement.className === 'primary'")
+    tab.load(tab.enter)
+    assert "Done: 1" in tab.text()
+
+
+def test_folds_and_the_focus_stay_where_nodes_come_before_them(large_cluster, large_tabs):
+    tab = large_tabs()
+    tab.open(f"{large_cluster.url}/nodes")
+    node = "document.activeElement.closest('article')?.textContent.includes('gpu-004')"
+    until(tab, f"document.activeElement.tagName === 'SUMMARY' && {node}")
+    tab.enter()
+    (first,) = nodes(1)
+    joined = msgspec.structs.replace(first, node_id="f" * 56, host="gpu-0005")
+    observe(large_cluster.mesh, [*large_cluster.mesh.backend.free, joined])
+    assert tab.run(appears("gpu-0005"))
+    assert tab.run(FOLD_OF.format("gpu-004"))
+    assert tab.run("document.querySelectorAll('main details[open]').length") == 1
+    assert tab.run(f"document.activeElement.tagName === 'SUMMARY' && {node}")
 
 
 def test_a_viewer_sees_no_button_and_a_submitter_those_of_its_own_tasks(served, tabs):

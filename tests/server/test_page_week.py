@@ -57,7 +57,7 @@ def test_what_four_more_nodes_would_have_brought_is_answered_on_the_page(
     served.client.cookies.clear()
     tab.open(f"{served.url}/")
     # Another supervisor has written the history.
-    restarted = {"en": "The supervisor was restarted.", "zh": "调度器进程重启过。"}
+    restarted = {"en": "The supervisor was restarted.", "zh": "调度进程重启过。"}
     assert restarted[language] in tab.text()
     tab.click(words.text("rehearsal"))
     tab.fill("nodes", "+4")

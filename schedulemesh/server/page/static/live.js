@@ -68,7 +68,7 @@
     if (!next) return;
     const checked = new Set([...main.querySelectorAll("input:checked")].map((one) => one.name + "\n" + one.value));
     const unchecked = new Set([...main.querySelectorAll("input[type=checkbox]:not(:checked)")].map((one) => one.name + "\n" + one.value));
-    const opened = [...main.querySelectorAll("details")].map((one) => one.open);
+    const opened = new Map([...main.querySelectorAll("details")].map((one, n) => [fold_key(one, n), one.open]));
     const scrolled = [...main.querySelectorAll("[tabindex]")].map((one) => [one.scrollLeft, one.scrollTop]);
     const focused = path_of(document.activeElement);
     const before = [...main.children], after = [...next.children];
@@ -86,23 +86,46 @@
       if (checked.has(key)) one.checked = true;
       else if (unchecked.has(key)) one.checked = false;
     }
-    [...main.querySelectorAll("details")].forEach((one, n) => { if (n in opened) one.open = opened[n]; });
+    [...main.querySelectorAll("details")].forEach((one, n) => { one.open = opened.get(fold_key(one, n)) ?? one.open; });
     [...main.querySelectorAll("[tabindex]")].forEach((one, n) => { if (scrolled[n]) [one.scrollLeft, one.scrollTop] = scrolled[n]; });
-    const again = focused && main.querySelector(focused);
+    const again = focused && element_at(focused);
     if (again && document.activeElement === document.body) again.focus({ preventScroll: true });
     const footer = fresh.getElementById("footer"), here = document.getElementById("footer");
     if (footer && here) here.firstElementChild.textContent = footer.firstElementChild.textContent;
     document.title = fresh.title;
   }
 
-  // What finds an element of the screen again after it was replaced.
+  // The part of the screen that an element is in: a node, a pool, a row of a table. None: the screen itself.
+  function part_of(element) {
+    return element.closest("article, tr");
+  }
+
+  // What a part is about: the text of its heading or of its first link, without badges.
+  function subject_of(part) {
+    const heading = part.querySelector("h2, h3, a");
+    return heading && heading.firstChild ? heading.firstChild.textContent.trim() : "";
+  }
+
+  // What folds are known by: others may come before them.
+  function fold_key(fold, number) {
+    const part = part_of(fold);
+    return part ? subject_of(part) : number;
+  }
+
+  // What finds an element of the screen again after it was replaced: the subject of its part, and the way from there.
   function path_of(element) {
-    const steps = [];
-    for (let one = element; one && one !== main; one = one.parentElement) {
-      if (!one.parentElement) return null;
+    if (!element || element === main || !main.contains(element)) return null;
+    const steps = [], part = part_of(element), begin = part || main;
+    for (let one = element; one !== begin; one = one.parentElement) {
       steps.unshift(`:nth-child(${[...one.parentElement.children].indexOf(one) + 1})`);
     }
-    return steps.length && main.contains(element) ? `#content > ${steps.join(" > ")}` : null;
+    return { subject: part && subject_of(part), steps: [":scope", ...steps].join(" > ") };
+  }
+
+  function element_at(path) {
+    const parts = [...main.querySelectorAll("article, tr")];
+    const begin = path.subject === null ? main : parts.find((one) => subject_of(one) === path.subject);
+    return begin && begin.querySelector(path.steps);
   }
 
   function connect() {
