@@ -88,22 +88,56 @@ def test_every_file_is_yaml(path):
     assert all(isinstance(document, dict) for document in objects(path))
 
 
-@pytest.mark.skipif(
+needs_kustomize = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="kubectl, whose kustomize is tried here, is missing"
 )
-@pytest.mark.parametrize("folder", ["kubernetes/base", "kubernetes/example", "monitoring"])
-def test_kustomize_builds_it(folder):
-    command = ["kubectl", "kustomize", DEPLOY / folder]
+
+
+def kustomized(folder):
+    """What kustomize makes of a folder: the text and its objects by kind and name."""
+    command = ["kubectl", "kustomize", folder]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    built = {(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(done.stdout)}
-    maps = set(re.findall(r"configMap:\n +name: (\S+)", done.stdout))
-    assert {("ConfigMap", name) for name in maps} <= built
+    made = [each for each in yaml.safe_load_all(done.stdout) if each]
+    return done.stdout, {(each["kind"], each["metadata"]["name"]): each for each in made}
+
+
+@needs_kustomize
+@pytest.mark.parametrize("folder", ["kubernetes/base", "kubernetes/example", "monitoring"])
+def test_kustomize_builds_it(folder):
+    text, built = kustomized(DEPLOY / folder)
+    maps = set(re.findall(r"configMap:\n +name: (\S+)", text))
+    assert {("ConfigMap", name) for name in maps} <= built.keys()
     if folder == "kubernetes/example":
         assert ("RayCluster", "schedulemesh") in built
-        assert ("PersistentVolumeClaim", "schedulemesh-journal") not in built
-        assert "secretKeyRef" in done.stdout
-        assert "claimName" not in done.stdout
+        assert all(each["metadata"]["namespace"] == "ray" for each in built.values())
+        check_journal_in_postgresql(text, built)
+
+
+def check_journal_in_postgresql(text, built):
+    """Fail where a volume of the journal is left, or the head does not get the password."""
+    assert ("PersistentVolumeClaim", "schedulemesh-journal") not in built
+    assert "claimName" not in text
+    spec = built["RayCluster", "schedulemesh"]["spec"]["headGroupSpec"]["template"]["spec"]
+    variables = {each["name"]: each for each in spec["containers"][0]["env"]}
+    assert variables["STATE_PATH"]["value"].startswith("postgresql+psycopg://")
+    assert variables["PGPASSWORD"]["valueFrom"]["secretKeyRef"]["name"] == "schedulemesh-postgres"
+    volumes = {each["name"] for each in spec["volumes"]}
+    mounts = [mount for each in spec["containers"] for mount in each.get("volumeMounts", [])]
+    assert {mount["name"] for mount in mounts} == volumes
+
+
+@needs_kustomize
+def test_the_component_of_postgresql_patches_what_lists_it_and_is_nothing_alone(tmp_path):
+    component = DEPLOY / "kubernetes" / "postgres"
+    assert only(component / "kustomization.yaml")["kind"] == "Component"
+    assert kustomized(component) == ("", {})
+    lines = (
+        f"resources: [{os.path.relpath(BASE, tmp_path)}]",
+        f"components: [{os.path.relpath(component, tmp_path)}]",
+    )
+    (tmp_path / "kustomization.yaml").write_text("\n".join(lines), encoding="utf-8")
+    check_journal_in_postgresql(*kustomized(tmp_path))
 
 
 def test_every_resource_is_in_a_kustomization():
