@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shutil
 
 import pytest
 import yaml
 
 from schedulemesh.engine.messages.facts import FORMAT_VERSION
-from tests.docs.documents import ROOT
+from tests.docs.documents import ROOT, links
 from tests.docs.test_packaging import ALIAS, CLIENT, CORE
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -116,3 +118,42 @@ def tracked():
     return sorted(
         (entries - caches - {".ci", "PKG-INFO", "setup.cfg", "__pycache__"}) | {".ci/run"}
     )
+
+
+def release_metadata():
+    path = ROOT / "packaging" / "release_metadata.py"
+    spec = importlib.util.spec_from_file_location("release_metadata", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_index_is_given_absolute_links_and_the_addresses_of_the_project(tmp_path, monkeypatch):
+    """Relative links break where the repository is not around the README."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has none")
+    metadata = release_metadata()
+    monkeypatch.setattr(metadata, "ROOT", tmp_path)
+    for name in ("README.md", *metadata.PROJECTS):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    metadata.main("https://git.example/team/mesh", "v0.1.0", "https://git.example/team/mesh/-")
+    page = tmp_path / metadata.README
+    assert all(target.startswith("https://") for target in links(page))
+    text = page.read_text(encoding="utf-8")
+    assert "(https://git.example/team/mesh/-/raw/v0.1.0/docs/pictures/page.png)" in text
+    assert "(https://git.example/team/mesh/-/blob/v0.1.0/docs/tutorial.md)" in text
+    assert (tmp_path / "README.md").read_bytes() == (ROOT / "README.md").read_bytes()
+    for name in metadata.PROJECTS:
+        project = tomllib.loads((tmp_path / name).read_text(encoding="utf-8"))
+        assert project["project"]["urls"]["Homepage"] == "https://git.example/team/mesh"
+        before = tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
+        assert project["project"].keys() - before["project"].keys() == {"urls"}
+        assert project["tool"] == before["tool"]
+    core = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))
+    assert core["project"]["readme"] == metadata.README
+
+
+def test_both_hosts_write_the_addresses_before_they_build():
+    for name in (".github/workflows/release.yml", ".gitlab-ci.yml"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert 0 < text.index("packaging/release_metadata.py") < text.index("make dist")
