@@ -1,11 +1,14 @@
 """The example what_if.py answers its questions with figures that the documents may rely on."""
 
 from examples import what_if
+from tests.docs.gallery import check_output
 
 
 def test_it_prints_both_tables_and_the_answer(capsys):
     what_if.main()
-    lines = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out
+    check_output("what_if", output)
+    lines = output.splitlines()
     assert [line for line in lines if line[:1].isdigit()] == [
         "1. Last week on 8 nodes of 8 GPUs",
         "2. What if there were 4 more nodes?",
