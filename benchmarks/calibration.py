@@ -1,7 +1,7 @@
 """Repeats published schedules with the simulator: averages of other simulators, and the same rules here.
 
 It needs the folder of public traces in the environment variable SCHEDULEMESH_TRACES; without it nothing is
-measured. What is published, and under which conditions, is in docs/simulator.md.
+measured. What is published, and under which conditions, is in docs/simulator_reference.md.
 """
 
 from __future__ import annotations

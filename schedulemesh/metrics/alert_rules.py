@@ -1,6 +1,6 @@
 """The catalogue of alert rules: every rule once, with its condition, duration, severity and texts.
 
-The evaluation in the scheduler, the rules file for Prometheus and the page ``docs/alerts.md`` are made
+The evaluation in the scheduler, the rules file for Prometheus and the page ``docs/alert_rules.md`` are made
 from it.
 """
 

@@ -233,15 +233,15 @@ def test_a_person_reads(story, language):
 
 
 @pytest.mark.parametrize(
-    "story",
+    ("page", "story"),
     [
-        "short_of_quota",
-        "a_victim_has_returned_to_the_queue",
-        "earlier_runs_say_when_it_starts",
+        ("queueing.md", "short_of_quota"),
+        ("queueing.md", "a_victim_has_returned_to_the_queue"),
+        ("estimates.md", "earlier_runs_say_when_it_starts"),
     ],
 )
-def test_the_guide_shows_what_is_printed(story):
-    guide = (ROOT / "docs" / "queueing.md").read_text(encoding="utf-8")
+def test_a_page_shows_what_is_printed(page, story):
+    guide = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert (FOLDER / f"{story}.txt").read_text(encoding="utf-8") in guide
 
 

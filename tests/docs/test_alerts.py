@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.metrics.alert_rules import RULES
 from tests.docs.documents import ROOT, check_generated
 
-PAGE = ROOT / "docs" / "alerts.md"
+PAGE = ROOT / "docs" / "alert_rules.md"
 COMMAND = "REWRITE_DOCS=1 .venv/bin/python -m pytest tests/docs/test_alerts.py"
 
 

@@ -199,24 +199,6 @@ def test_a_queued_task_borrows_what_was_promised_to_one_that_is_deleted():
     assert shares(mesh, "waits") == {"q": 1.0}
 
 
-@pytest.mark.parametrize("order", [("own", "loan"), ("loan", "own")])
-def test_a_loan_that_passes_on_is_not_made_anew_of_what_the_lender_itself_frees(order):
-    """``urgent`` gets the loan of the one, and the room of the other, whichever is gone first."""
-    nodes = [node("n1", cpu=4), node("n2", cpu=4, labels={"disk": "fast"})]
-    q = member("q", 8, lending_limit={"cpu": 4})
-    mesh = Mesh(member("p", 0), q, member("r", 0), nodes=nodes)
-    mesh.run("own", "q", cpu=4, node_labels={"disk": "fast"})
-    mesh.run("loan", "p", 0.0, cpu=4)
-    mesh.delete("own")
-    mesh.submit("urgent", "r", 9.0, cpu=4, node_labels={"disk": "fast"})
-    assert sorted(mesh.ends) == ["loan", "own"]
-    for name in order:
-        mesh.leave(name)
-        assert mesh.state.ledger.accounts["q"].lent == amount(cpu=4)
-    assert shares(mesh, "urgent") == {"q": 4.0}
-    mesh.report("urgent")
-
-
 @pytest.mark.parametrize(
     ("lender", "borrower", "held"),
     [

@@ -461,27 +461,6 @@ def test_an_owner_that_borrows_cpus_takes_back_the_gpus_that_a_borrower_waits_wi
     assert mesh.state.agents["t"].paid == amount(gpu=2, cpu=1)
 
 
-def test_an_owner_that_evicts_from_its_own_pool_as_well_pays_with_its_own_quota_alone():
-    """It takes back one GPU of ``a``, and has another of a task of ``a``: with a loan of ``d`` it might not
-    evict the task of ``c``, which shares no cohort with it.
-    """
-    pools = [
-        pool(name, gpu=gpu, cpu=64, lending=LENDING) for name, gpu in (("a", 4), ("b", 2), ("d", 4))
-    ]
-    mesh = Mesh(*pools, pool("c", gpu=6, cpu=64), nodes=[node("n1", gpu=8, cpu=64)])
-    mesh.run("outsider", "c", 5.0, gpu=4)
-    mesh.run("low", "a", 3.0, gpu=1)
-    mesh.run("idle", "d", 5.0, gpu=1)
-    mesh.run("leaves", "b", 1.0, gpu=1)
-    mesh.queue("borrower", "b", 9.0, gpu=2)
-    assert leaving_for(mesh.state.agents["borrower"]) == ["leaves"]
-    dry = mesh.dry("owner", "a", 20.0, gpu=4)
-    mesh.queue("owner", "a", 20.0, gpu=4)
-    assert names(dry.preempted) == ["low", "outsider"]
-    assert leaving_for(mesh.state.agents["owner"]) == ["low", "outsider"]
-    assert mesh.waiting("b") == ["borrower"]
-
-
 def test_a_claim_that_would_be_revoked_does_not_make_a_pool_one_that_uses_more_than_its_quota():
     """Without ``borrower``, pool b uses no more than its quota, and ``first`` is not reclaimed for others."""
     mesh = lent(node("n1", gpu=4, cpu=64), a=4, b=3)

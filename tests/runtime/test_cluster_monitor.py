@@ -86,25 +86,3 @@ def test_a_lost_group_that_cannot_be_removed_holds_nothing_else_up(lived):
         assert [call for call in life.held.pending if call.call == "remove_group"] == removals
 
     lived(story)
-
-
-def test_others_are_served_between_the_parts_of_a_look(lived):
-    """Where Ray answers at once, a look at thousands of agents would be one long portion of the loop."""
-
-    async def story(life):
-        loop, served, before_ticks = asyncio.get_running_loop(), [], []
-
-        def note(step):
-            kind = type(step.stimulus).__name__
-            if kind == "ClusterObserved":
-                served.clear()
-                loop.call_soon(served.append, "another call")
-            elif kind == "ClockTicked":
-                before_ticks.append(list(served))
-
-        life.running.reactor.subscribe(note)
-        await asyncio.sleep(SOON_S)  # virtual time
-        assert before_ticks
-        assert all(before_ticks)
-
-    lived(story)

@@ -128,7 +128,7 @@ class NodeWatch:
 
 
 class IndependentAttempts:
-    """Attempts of which each is made whatever became of those before. Others are served in between."""
+    """Attempts of which each is made whatever became of those before."""
 
     def __init__(self) -> None:
         self._errors: list[Exception] = []
@@ -142,8 +142,6 @@ class IndependentAttempts:
                 logger.warning("cluster monitor: %r", error)
             self._errors.append(error)
             return None
-        finally:
-            await asyncio.sleep(0)  # the next attempt is a portion of its own
 
     def raise_first(self) -> None:
         """Raise the first error that there was; the others are in the log."""
