@@ -141,8 +141,3 @@ class ListAgents(Call, tag="list_agents", frozen=True, kw_only=True):
     pool_name: PoolName | None = None
     #: Those of these names only; None: all.
     names: Names | None = None
-
-    @property
-    def brings_handles(self) -> bool:
-        """See Call."""
-        return True

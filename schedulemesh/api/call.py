@@ -51,13 +51,6 @@ class Call(
         return role.rank >= cls.least_role.rank
 
     @property
-    def brings_handles(self) -> bool:
-        """Whether Ray handles come beside its answer. Those of a task that is to wait come only if it starts
-        at once after all.
-        """
-        return False
-
-    @property
     def waits(self) -> bool:
         """Whether its answer may come long after it was asked for."""
         return bool(getattr(self, "wait_s", 0.0))

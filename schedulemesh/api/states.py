@@ -41,11 +41,6 @@ class RestoreTask(ChangingCall, tag="restore_task", frozen=True, kw_only=True):
     client: ClientName | None = None
     request_id: RequestId
 
-    @property
-    def brings_handles(self) -> bool:
-        """See Call."""
-        return True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_task(self.saved.task)

@@ -16,7 +16,6 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
-from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.priorities import PRIORITY_CLASSES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
@@ -192,12 +191,6 @@ class SubmitTask(CallWithBlobs, tag="submit_task", frozen=True, kw_only=True):
     submission: TaskSubmitted
 
     @property
-    def brings_handles(self) -> bool:
-        """See Call. A lease has no process, and its placement groups are found by their ids."""
-        is_lease = isinstance(self.submission.agent.payload, LeasePayload)
-        return not is_lease and _starts(self.submission)
-
-    @property
     def waits(self) -> bool:
         """See Call."""
         return _starts(self.submission)
@@ -224,11 +217,6 @@ class SubmitMany(CallWithBlobs, tag="submit_many", frozen=True, kw_only=True):
     references: Annotated[
         tuple[tuple[int, int], ...], msgspec.Meta(max_length=MAX_SUBMISSIONS)
     ] = ()
-
-    @property
-    def brings_handles(self) -> bool:
-        """See Call."""
-        return any(map(_starts, self.submissions))
 
     @property
     def waits(self) -> bool:

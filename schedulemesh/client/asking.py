@@ -37,11 +37,9 @@ class SchedulerConnection(Protocol):
     def name(self) -> str:
         """The scheduler's name."""
 
-    def call(
-        self, method: str, data: bytes, references: References, /, *, what: str, handles: bool
-    ) -> RawAnswer:
+    def call(self, method: str, data: bytes, references: References, /, *, what: str) -> RawAnswer:
         """The answer of the supervisor's ``method`` to an encoded call. ``what``: the name that decides how
-        long the answer may take. ``handles``: whether Ray handles come beside it.
+        long the answer may take.
 
         Raises SchedulerUnavailableError where the supervisor is gone or silent, and InvalidRequestError for
         references that the connection cannot send, and once it has been left.
@@ -81,9 +79,7 @@ def ask_with_handles(
     """
     tag = str(type(request).__struct_config__.tag)
     beside = ([], []) if references is None else references
-    answer = connection.call(
-        "ask", encode_request(request), beside, what=what or tag, handles=request.brings_handles
-    )
+    answer = connection.call("ask", encode_request(request), beside, what=what or tag)
     data, handles = answer if isinstance(answer, tuple) else (answer, [])
     with no_garbage_collection():
         return decode_answer(data, expected), handles

@@ -62,9 +62,7 @@ class HttpConnection:
         #: The scheduler's name and Ray namespace.
         self.name, self.namespace = about["name"], about["namespace"]
 
-    def call(
-        self, _method: str, data: bytes, references: References, /, *, what: str, **_how: object
-    ) -> bytes:
+    def call(self, _method: str, data: bytes, references: References, /, *, what: str) -> bytes:
         """The encoded answer to an encoded call; see SchedulerConnection. No handles come beside it."""
         self._check()
         if any(references):

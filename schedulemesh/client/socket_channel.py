@@ -8,7 +8,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from schedulemesh.client.asking import RawAnswer
 from schedulemesh.protocol.frames import (
     MAX_ANSWER,
     MAX_REQUEST,
@@ -34,19 +36,24 @@ _CHUNK = 64 * 1024
 class SocketChannel:
     """The connections of one scheduler object to its supervisor's socket. Each thread that asks takes one
     for as long as that takes, and a process that was forked makes its own. ``address`` None: there is none.
+    ``unpack_handle`` makes a Ray handle from its bytes; it must be a function of a module.
     """
 
-    def __init__(self, address: SocketAddress | None) -> None:
+    def __init__(
+        self, address: SocketAddress | None, unpack_handle: Callable[[bytes], Any] = bytes
+    ) -> None:
         self._address = address
+        self._unpack_handle = unpack_handle
         #: Connections that nobody uses; taking and adding one is safe among threads.
         self._idle: deque[_Connection] = deque()
         self._pid = os.getpid()
         #: When the next connection may be tried.
         self._again_at = float("-inf")
 
-    def ask(self, data: bytes, credential: bytes, look: Callable[[], None]) -> bytes | None:
-        """The encoded answer to an encoded request; None: it is to be asked over Ray, where a request that
-        may have been carried out here is recognised by its id.
+    def ask(self, data: bytes, credential: bytes, look: Callable[[], None]) -> RawAnswer | None:
+        """The encoded answer to an encoded request, with the Ray handles that belong to it, if any do; None:
+        it is to be asked over Ray, where a request that may have been carried out here is recognised by its
+        id.
 
         ``look`` is called every few seconds without an answer; what it raises is raised.
         """
@@ -64,12 +71,18 @@ class SocketChannel:
                 raise
             else:
                 self._idle.append(connection)
-                return answer
+                return None if answer is None else self._with_handles(answer)
         return None
 
-    def __reduce__(self) -> tuple[type[SocketChannel], tuple[SocketAddress | None]]:
+    def _with_handles(self, answer: Answered) -> RawAnswer:
+        if not answer.handles:
+            return answer.data
+        unpack = self._unpack_handle
+        return answer.data, [None if each is None else unpack(each) for each in answer.handles]
+
+    def __reduce__(self) -> tuple[type[SocketChannel], tuple[object, ...]]:
         """In another process, where a scheduler object may be sent to, it makes connections of its own."""
-        return SocketChannel, (self._address,)
+        return SocketChannel, (self._address, self._unpack_handle)
 
     def close(self) -> None:
         """End the connections that nobody uses."""
@@ -106,11 +119,11 @@ class _Connection:
             raise
         self._socket.settimeout(LOOK_S)
 
-    def exchange(self, packed: bytes, look: Callable[[], None]) -> bytes | None:
+    def exchange(self, packed: bytes, look: Callable[[], None]) -> Answered | None:
         """Send a request and wait for its answer; None: it is to be asked over Ray."""
         self._connected.sendall(packed)
         message = from_supervisor(self._next_message(look))
-        return message.data if isinstance(message, Answered) else None
+        return message if isinstance(message, Answered) else None
 
     def close(self) -> None:
         """End the connection."""

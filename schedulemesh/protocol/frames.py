@@ -73,12 +73,12 @@ class Answered(Message, tag="answered", frozen=True):
     number: int
     #: The encoded answer.
     data: bytes
+    #: The Ray handles that belong to it, as bytes; None stands for one that there is none of.
+    handles: tuple[bytes | None, ...] = ()
 
 
 class OverRay(Message, tag="over_ray", frozen=True):
-    """A request is to be repeated over Ray, because Ray handles belong to its answer, or that is too large,
-    or there is none.
-    """
+    """A request is to be repeated over Ray, because its answer is too large, or there is none."""
 
     number: int
 

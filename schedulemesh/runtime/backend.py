@@ -425,6 +425,9 @@ class Backend(Protocol):
         processes are marked with.
         """
 
+    def packed_handle(self, handle: Handle) -> bytes:
+        """The handle of an actor of ours as bytes, from which a client makes one without asking Ray."""
+
     # processes that agents start
 
     def process_mark(self, namespace: str, actor_name: str) -> int:

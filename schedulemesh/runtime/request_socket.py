@@ -1,8 +1,8 @@
 """The supervisor's Unix socket: requests of processes on its machine, served by its event loop.
 
-A request is answered as one over Ray is, by the same coroutine. What cannot be answered here, such as what
-Ray handles belong to, is left to Ray: the client repeats it there, and its id makes that harmless. The same
-holds when a connection is lost, so a connection may be closed at any time.
+A request is answered as one over Ray is, by the same coroutine. What cannot be answered here is left to Ray:
+the client repeats it there, and its id makes that harmless. The same holds when a connection is lost, so a
+connection may be closed at any time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from schedulemesh.protocol.local_sockets import ListeningSocket, SocketAddress, 
 
 logger = logging.getLogger(__name__)
 
-#: Answers a request: an encoded answer, with the Ray handles that belong to it beside it, if any do.
-Answer = Callable[[Ask], Awaitable[Union[bytes, tuple[bytes, Sequence[object]]]]]
+#: Answers a request: an encoded answer, with the Ray handles that belong to it as bytes, if any do.
+Answer = Callable[[Ask], Awaitable[Union[bytes, tuple[bytes, Sequence[Union[bytes, None]]]]]]
 
 #: Bytes of the answers of a connection that are not counted among those of all.
 _LARGE = 256 * 1024
+#: Bytes of a message beside what it carries, and of a handle beside its own; both are fewer.
+_AROUND = 64
 #: Seconds between two looks for connections that are to be closed, and after an accept that failed.
 _LOOK_S, _PAUSE_S = 1.0, 0.1
 
@@ -327,11 +329,10 @@ class _Connection(asyncio.Protocol):
 
     async def _answer(self, ask: Ask) -> None:
         """Answer a request."""
-        data = await self._answered(ask)
+        message = await self._answered(ask)
         # The client may use the number again as soon as it has the answer.
         del self._open[ask.number]
         if not self._transport.is_closing():
-            message = OverRay(ask.number) if data is None else Answered(ask.number, data)
             self._transport.write(frame(message))
 
     def _note_end(self, number: int, task: asyncio.Task[None]) -> None:
@@ -343,20 +344,23 @@ class _Connection(asyncio.Protocol):
             self._server.note_use(self)
             self._take()
 
-    async def _answered(self, ask: Ask) -> bytes | None:
-        """The encoded answer; None: it is given over Ray, which also says why a request fails."""
+    async def _answered(self, ask: Ask) -> Answered | OverRay:
+        """The answer, where it can be given here. Ray also says why a request fails."""
         try:
             answer = await self._server.answer(ask)
         except Exception as error:  # noqa: BLE001  # the request is repeated over Ray, and fails there, too
             logger.debug("a request over the supervisor's socket failed: %s", error)
-            return None
-        data, handles = answer if isinstance(answer, tuple) else (answer, [])
-        return None if (handles and ask.handles) or not self._has_room_for(data) else data
+            return OverRay(ask.number)
+        data, handles = answer if isinstance(answer, tuple) else (answer, ())
+        answered = Answered(ask.number, data, tuple(handles) if ask.handles else ())
+        size = len(data) + sum(_AROUND + len(handle or b"") for handle in answered.handles)
+        return answered if self._has_room_for(size) else OverRay(ask.number)
 
-    def _has_room_for(self, data: bytes) -> bool:
-        """Whether an answer may be sent here: whoever takes no answers gets no large ones made."""
-        size = self.untaken + len(data)
-        if size <= _LARGE:
+    def _has_room_for(self, size: int) -> bool:
+        """Whether an answer of so many bytes may be sent here: whoever takes no answers gets no large ones
+        made.
+        """
+        if self.untaken + size <= _LARGE:
             return True
-        all_size = self._server.untaken_bytes + len(data)
-        return len(data) <= MAX_ANSWER - 64 and all_size <= self._limits.untaken_bytes
+        all_size = self._server.untaken_bytes + size
+        return size <= MAX_ANSWER - _AROUND and all_size <= self._limits.untaken_bytes

@@ -191,11 +191,20 @@ class SupervisorService:
         holder = unpack(caller, TokenCaller)
         return await self._decode_and_answer(data, NO_REFS, holder, holder.address)
 
-    async def _ask_here(self, ask: Ask) -> bytes | tuple[bytes, list[Handle]]:
-        """As ``ask`` and ``ask_as``, for a process on this machine that asks over the socket."""
+    async def _ask_here(self, ask: Ask) -> bytes | tuple[bytes, list[bytes | None]]:
+        """As ``ask`` and ``ask_as``, for a process on this machine that asks over the socket, where handles
+        are bytes.
+        """
         if ask.caller:
-            return await self.ask_as(ask.caller, ask.data, ask.credential)
-        return await self.ask(ask.data, NO_REFS, ask.credential)
+            answer = await self.ask_as(ask.caller, ask.data, ask.credential)
+        else:
+            answer = await self.ask(ask.data, NO_REFS, ask.credential)
+        if not isinstance(answer, tuple):
+            return answer
+        if not ask.handles:
+            return answer[0]
+        pack_handle = self._backend.packed_handle
+        return answer[0], [None if each is None else pack_handle(each) for each in answer[1]]
 
     async def _decode_and_answer(
         self, data: bytes, refs: Refs, caller: TokenCaller | None, address: str

@@ -71,7 +71,7 @@ class Connection:
     def caller(self):
         return Caller(namespace="default", runtime_env={}, owner=self.user)
 
-    def call(self, method, data, refs, what, handles):
+    def call(self, method, data, refs, what):
         credential = msgspec.msgpack.encode(Credential(user=f"{self.user}@head", pid=PID))
         return self.day.until(self.day.service.ask(data, refs, credential))
 

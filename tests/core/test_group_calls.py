@@ -39,7 +39,7 @@ class FakeConnection:
         self.caller = Caller(namespace="space", runtime_env=env or {})
         self.shipped = set()
 
-    def call(self, method, data, *refs, what, handles):
+    def call(self, method, data, *refs, what):
         assert method == "ask"
         self.asked.append(decode_request(data))
         answer = self.answers.pop(0)

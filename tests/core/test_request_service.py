@@ -30,7 +30,7 @@ class Connection:
         self.caller = Caller(namespace="space", runtime_env={})
         self.shipped = set()
 
-    def call(self, method, data, *refs, what, handles):
+    def call(self, method, data, *refs, what):
         return self.service.do(self.service.service.ask(data, *refs))
 
 

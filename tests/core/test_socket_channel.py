@@ -169,6 +169,20 @@ def test_one_connection_serves_one_thread(scripted):
     channel.close()
 
 
+def with_handles(connected):
+    """Answer each request with two handles, of which one is none."""
+    connected.sendall(GREETING)
+    for ask in requests(connected):
+        connected.sendall(frame(Answered(ask.number, ask.data, (b"a handle", None))))
+
+
+def test_handles_that_come_beside_an_answer_are_made_from_their_bytes(scripted):
+    channel = SocketChannel(scripted(with_handles).address, str)
+    for made in (channel, pickle.loads(pickle.dumps(channel))):
+        assert made.ask(b"data", b"", no_look) == (b"data", [str(b"a handle"), None])
+        made.close()
+
+
 def test_threads_share_a_channel(scripted):
     server = scripted(echo)
     channel = SocketChannel(server.address)

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import ray
 
 from schedulemesh.core import RayScheduler
 from tests.integration.agents import Plain
@@ -43,17 +44,21 @@ def scheduler(make_scheduler):
     return made
 
 
-def test_requests_use_the_socket_and_those_with_handles_use_ray(scheduler):
+def test_requests_use_the_socket_and_those_with_references_use_ray(scheduler):
     counted = Counted(scheduler)
     scheduler.list_pools()
     assert counted.here == {True: 1}
     answer = scheduler.submit_task_with_preemption("t", "pool", Plain, resources={"cpu": 1})
-    assert answer["agent"]["handle"] is not None
-    assert [agent["handle"] is not None for agent in scheduler.list_agents()["agents"]] == [True]
-    assert counted.here == {True: 1}
+    handles = [answer["agent"]["handle"]]
+    handles += [agent["handle"] for agent in scheduler.list_agents()["agents"]]
+    assert len({ray.get(handle.pid.remote()) for handle in handles}) == 1
+    assert counted.here == {True: 3}
     waits = scheduler.submit_task_with_preemption("w", "pool", Plain, resources=NEED, queue=True)
     assert waits["state"] == "queued"
-    assert counted.here == {True: 2}
+    assert counted.here == {True: 4}
+    given = {"resources": NEED, "queue": True, "actor_args": [ray.put(1)]}
+    assert scheduler.submit_task_with_preemption("r", "pool", Plain, **given)["state"] == "queued"
+    assert counted.here == {True: 4}
 
 
 def test_every_acknowledged_submission_exists_once_though_the_supervisor_is_killed(

@@ -462,6 +462,9 @@ class FakeBackend:
             self.start(actor)
         return Handle(actor)
 
+    def packed_handle(self, handle: Handle) -> bytes:
+        return repr(handle).encode()
+
     async def agent_report(self, handle: Handle) -> object:
         return await self._answer("agent_report", handle)
 

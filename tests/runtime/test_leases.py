@@ -146,12 +146,11 @@ def test_a_lease_is_granted_without_a_process(tmp_path):
     Scene(tmp_path).play(story)
 
 
-def test_a_lease_brings_no_handles_so_that_it_is_asked_for_over_the_socket(tmp_path):
+def test_no_handles_come_beside_a_lease(tmp_path):
     async def story(scene):
         await scene.pool()
         request = scene.submission()
         assert request.waits
-        assert not request.brings_handles
         answer = await scene.service.ask(encode_request(request))
         assert isinstance(answer, bytes)
         assert isinstance(decode_answer(answer, Response).outcome, Accepted)

@@ -102,7 +102,9 @@ class Served:
         if ask.data == b"fail":
             raise RuntimeError("it fails")
         if ask.data == b"handles":
-            return b"data", ["a handle"]
+            return b"data", [b"a handle", None]
+        if ask.data == b"many handles":
+            return b"", [bytes(100)] * 10
         if ask.data == b"much":
             return bytes(8 * 1024 * 1024)
         return ask.data, []
@@ -176,16 +178,25 @@ def test_a_number_may_be_used_again_as_soon_as_it_is_answered(served):
 def test_what_cannot_be_answered_here_is_asked_over_ray(served):
     with served().client() as client:
         assert client.ask(1, b"fail") is None
-        assert client.ask(2, b"handles") is None
-        assert client.ask(3, b"handles", handles=False) == b"data"
-        assert client.ask(4, b"four") == b"four"
+        assert client.ask(2, b"two") == b"two"
+
+
+def test_handles_come_as_bytes_beside_the_answer_where_they_are_asked_for(served):
+    with served().client() as client:
+        client.send(Ask(1, b"handles"))
+        assert from_supervisor(client.next()) == Answered(1, b"data", (b"a handle", None))
+        client.send(Ask(2, b"handles", handles=False))
+        assert from_supervisor(client.next()) == Answered(2, b"data")
 
 
 def test_an_answer_that_is_too_large_is_fetched_over_ray(served, monkeypatch):
     monkeypatch.setattr(request_socket, "MAX_ANSWER", 1_000)
+    monkeypatch.setattr(request_socket, "_LARGE", 100)
     with served().client() as client:
         assert client.ask(1, b"much") is None
-        assert client.ask(2, b"two") == b"two"
+        assert client.ask(2, b"many handles") is None
+        assert client.ask(3, b"many handles", handles=False) == b""
+        assert client.ask(4, b"four") == b"four"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_options import SELECTORS
 from schedulemesh.core.backend.ray_resources import labels_of, ray_amounts, resources_of
 from schedulemesh.core.backend.ray_usage import DemandReader, UsageReader
-from schedulemesh.core.transport.handles import as_future
+from schedulemesh.core.transport.handles import as_future, packed_handle
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.metrics.catalogue import Metric
@@ -180,6 +180,11 @@ class RayBackend(RayGroups):
     async def run_task(self, handle: Handle, order: bytes) -> object:
         """See Backend."""
         return await _call(handle, "schedulemesh_run", order)
+
+    def packed_handle(self, handle: Handle) -> bytes:
+        """See Backend."""
+        with translated():
+            return packed_handle(handle)
 
     async def find_actor(self, name: str, namespace: str) -> Handle | None:
         """See Backend."""

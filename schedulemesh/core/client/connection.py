@@ -31,7 +31,7 @@ from schedulemesh.core.client.deadline import (
 )
 from schedulemesh.core.client.origin import task_of
 from schedulemesh.core.client.task_request import Caller
-from schedulemesh.core.transport.handles import actor_id
+from schedulemesh.core.transport.handles import actor_id, unpacked_handle
 from schedulemesh.errors import (
     InvalidRequestError,
     NotAllowedError,
@@ -76,7 +76,7 @@ class Connection:
         self._task_id = task_of(settings.name, settings.namespace)
         #: "left": this object has detached; "ended": it has shut the scheduler down.
         self.state: Literal["open", "left", "ended"] = "open"
-        self._socket = SocketChannel(hello.socket)
+        self._socket = SocketChannel(hello.socket, unpacked_handle)
         #: Keys of the classes whose bytes the supervisor has.
         self.shipped: set[str] = set()
 
@@ -111,19 +111,16 @@ class Connection:
         """Whether the scheduler was to end with this job, but a detached one of that name was found."""
         return self.hello.detached and not self.settings.detached
 
-    def call(
-        self, method: str, *args: object, what: str | None = None, handles: bool = False
-    ) -> RawAnswer:
+    def call(self, method: str, *args: object, what: str | None = None) -> RawAnswer:
         """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone or silent.
 
         ``what``: the name of the request, which decides how long it may take; None: the method's name.
-        ``handles``: whether Ray handles come beside the answer, so that it is made over Ray.
         """
         handle = self.handle
         require_ray()
         name = self.settings.name
         try:
-            if method == "ask" and not handles and not any(cast("References", args[1])):
+            if method == "ask" and not any(cast("References", args[1])):
                 answered = self._over_socket(cast("bytes", args[0]), what or method)
                 if answered is not None:
                     return answered
@@ -136,7 +133,7 @@ class Connection:
         except RayActorError as error:
             raise SchedulerUnavailableError(_gone(name, error)) from None
 
-    def _over_socket(self, data: bytes, what: str) -> bytes | None:
+    def _over_socket(self, data: bytes, what: str) -> RawAnswer | None:
         """The answer to an encoded request over the supervisor's socket; None: it is to be asked over Ray."""
         began = time.monotonic()
         look = functools.partial(require_sign_of_life, self._handle, self.name, what, began)
