@@ -343,10 +343,11 @@ def _window_nodes(window: Row) -> str:
     """Which nodes a window is for, as it was given, and how many these are."""
     count = len(window["node_ids"])
     if window["resources"]:
-        return f"{amounts(window['resources'])} ({names(window['node_ids'])})"
+        chosen = ", ".join(map(node, window["node_ids"])) or "-"
+        return f"{amounts(window['resources'])} ({chosen})"
     if window["node_labels"]:
         return f"{labels(window['node_labels'])} ({count})"
-    return names(window["nodes"]) or phrase("cell_all", count=count)
+    return ", ".join(map(node, window["nodes"])) or phrase("cell_all", count=count)
 
 
 def _reserved_for(window: Row) -> str:
@@ -408,7 +409,7 @@ BUDGETS = (
     Column(heading="forecast", key="forecast", show=_hours, right=True),
     Column(heading="spent in", key="spent_at", show=time_until),
     Column(heading="turns in", key="until", show=time_until),
-    Column(heading="then", key="then"),
+    wide("then", "then"),
     Column(heading="state", key="state"),
     wide("counted since", "since", local_time),
     wide("clock", "utc_offset"),

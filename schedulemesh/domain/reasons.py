@@ -99,7 +99,8 @@ class Reason(Code):
         "invalid_topology",
         (
             "The task asks for a level that `topology_levels` of the policy does not declare, for levels in "
-            "the wrong order, or for slices that do not divide its members; or it has no members."
+            "the wrong order, or for slices that do not divide its members; or it has no members, or its "
+            "pool has only reserved groups."
         ),
     )
 

@@ -80,11 +80,12 @@ class SharedDay:
     """A cluster, its scheduler, and what its jobs do."""
 
     def __init__(self, folder, loop, patch, hosts, node=NODE):
+        """``hosts``: the names of the nodes, with their labels."""
         self.loop, self.patch, self.began = loop, patch, MORNING.timestamp()
         self.backend = FakeBackend()
         self.backend.free = [
-            NodeView(node_id=digit * 56, total=node, free=node, labels={}, host=host)
-            for digit, host in zip("3a8f5c", hosts, strict=False)
+            NodeView(node_id=digit * 56, total=node, free=node, labels=labels, host=host)
+            for digit, (host, labels) in zip("3a8f5c", hosts.items(), strict=False)
         ]
         self.backend.start, self.backend.run_task = self._started, self._run
         #: The runs of jobs by their ids, and what serves their processes.

@@ -110,6 +110,23 @@ def test_prune_deletes_what_the_list_leaves_out(nodes, run, declare):
     assert results(run, file, "--prune") == {"demo": "unchanged", "驱动": "deleted"}
 
 
+def test_prune_deletes_windows_of_amounts_and_leaves_those_that_are_named(nodes, run, declare):
+    amount = "resources: {cpu: 8}, pools: [研究], repeat: weekly"
+    when = "start: 2090-01-01T00:00Z, duration: 4h"
+    both = f"windows: [{{name: a, {when}, {amount}}}, {{name: b, {when}, {amount}}}]"
+    assert results(run, declare(both), "--prune") == {"a": "created", "b": "created"}
+    rows = json.loads(run("windows", "-o", "json", "--sort", "name").stdout)
+    assert [row["node_ids"] for row in rows] == [["gpu-7-id"], ["gpu-8-id"]]
+    file = declare("windows: [{name: b, comment: the board}]")
+    dry = json.loads(run("apply", "-f", file, "--prune", "--dry-run", "-o", "json").stdout)
+    assert [row["declared"] for row in dry if row["name"] == "a"] == ["is deleted"]
+    assert results(run, file, "--prune") == {"a": "deleted", "b": "changed"}
+    (row,) = json.loads(run("windows", "-o", "json").stdout)
+    assert (row["resources"], row["node_ids"]) == ({"cpu": 8.0}, ["gpu-8-id"])
+    assert results(run, declare("windows: []"), "--prune") == {"b": "deleted"}
+    assert json.loads(run("nodes", "-o", "json").stdout)[1]["window"] is None
+
+
 @pytest.mark.parametrize(
     ("window", "error"),
     [

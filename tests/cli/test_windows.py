@@ -60,6 +60,7 @@ def test_a_window_is_announced_listed_and_deleted(nodes, run):
     other = run("windows", "create", "更新", *WHEN, "--all-nodes", "--replace")
     assert other.stdout.splitlines()[1].split() == ["更新", "changed"]
     assert len(listed(run, "windows")[0]["node_ids"]) == 2
+    assert "all (2)" in run("windows", width=120).stdout
     assert run("windows", "delete", "更新").exit_code == 0
     assert listed(run, "windows") == []
     assert run("windows", "delete", "更新").exit_code == ExitCode.NOT_FOUND

@@ -16,16 +16,23 @@ from tests.docs.documents import ROOT, blocks
 from tests.runtime import virtual_time
 
 DOCS = ROOT / "docs"
+#: The nodes of pages by name, with their labels.
+TWO_NODES, ONE_NODE = {"gpu-1": {}, "gpu-2": {}}, {"laptop": {}}
+MIXED_NODES = {
+    host: {"ray.io/accelerator-type": model, "rack": rack}
+    for host, model, rack in (("h-1", "H100", "r1"), ("h-2", "H100", "r1"), ("a-1", "A100", "r2"))
+}
 LAPTOP = parse_resources({"cpu": 8, "gpu": 8, "memory": 16 * 1024})
 
 
 @pytest.mark.parametrize(
     ("name", "hosts", "node", "language"),
     [
-        ("shared_day.md", ("gpu-1", "gpu-2"), NODE, "en"),
-        ("zh/shared_day.md", ("gpu-1", "gpu-2"), NODE, "zh"),
-        ("tutorial.md", ("laptop",), LAPTOP, "en"),
-        ("zh/tutorial.md", ("laptop",), LAPTOP, "zh"),
+        ("shared_day.md", TWO_NODES, NODE, "en"),
+        ("zh/shared_day.md", TWO_NODES, NODE, "zh"),
+        ("mixed_day.md", MIXED_NODES, NODE, "en"),
+        ("tutorial.md", ONE_NODE, LAPTOP, "en"),
+        ("zh/tutorial.md", ONE_NODE, LAPTOP, "zh"),
     ],
 )
 def test_the_commands_print_what_the_page_says(tmp_path, monkeypatch, name, hosts, node, language):

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.node import NodeReport
@@ -46,6 +47,7 @@ from tests.engine.random_specs import (
     POOLS,
     PRIORITIES,
     TASKS,
+    TOPOLOGIES,
     Dice,
 )
 
@@ -167,6 +169,8 @@ class History:
         """Let so many stimuli happen."""
         for name in POOLS[:3]:
             self.tell(s.PoolRequested(spec=self.dice.pool(name)))
+        policy = PreemptionPolicy(topology_levels=("rack",))
+        self.tell(s.PolicyChangeRequested(policy=policy, client="me", changes=("topology_levels",)))
         self.nodes()
         events = [event for _, event in self._events]
         weights = [weight for weight, _ in self._events]
@@ -199,7 +203,11 @@ class History:
         """Anything that somebody may submit."""
         waiting, bundles = self.mesh.state.queue.agent_names, self.any(BUNDLES)
         payload = self.dice.gang() if self.chance(0.15) else SINGLE_PROCESS
+        if isinstance(payload, GangPayload) and self.chance(0.6):
+            bundles = self.any([each for each in BUNDLES if len(each) > 1])
         many = len(bundles) > 1 or isinstance(payload, GangPayload) or self.chance(0.1)
+        # Others are refused with one.
+        is_gang = isinstance(payload, GangPayload) and not payload.replicas
         fields: dict[str, Any] = {
             "may_preempt": self.chance(0.9),
             "for_group": self.chance(0.1),
@@ -226,6 +234,7 @@ class History:
             retries=self.any((0, 1, 3)),
             bundles=bundles if many else (),
             payload=payload,
+            topology=self.any(TOPOLOGIES) if is_gang or self.chance(0.02) else "",
             more=fields,
             **({} if many else bundles[0]),
         )
@@ -593,7 +602,7 @@ class History:
         return NodeReport(
             node_id=name,
             total=total,
-            labels={"rack": self.any(("r1", "r2"))} if self.chance(0.2) else {},
+            labels={"rack": self.any(("r1", "r2"))} if self.chance(0.5) else {},
             external_usage=None if self.chance(0.3) else used.within(total),
             draining=self.chance(0.03),
             drain_deadline=self.any((None, self.now + 60.0)),

@@ -1,13 +1,13 @@
-"""Random worlds of owners, dependencies and arrays, beside what docs/owners.md and docs/arrays.md promise.
+"""Random worlds of owners, dependencies, arrays and topologies, beside what their pages promise.
 
     python -m tests.engine.mixed_worlds --worlds 1000 --seed 7
 
 In a world the tasks, gangs, elastic gangs, leases and arrays of some owners come and go in two pools. These
 may lend to each other; their limits, order and names change meanwhile. Nodes and processes are lost, tasks
 are evicted, held and cancelled, and the supervisor restarts from facts and from snapshots. It checks that
-nobody starts beyond its owner's limits or before what it starts after, that what may start does, that what
-can never start is cancelled, that nothing is reserved for a task that may not start, and what rows and
-explanations say.
+nobody starts beyond its owner's limits, before what it starts after, or in two racks where it requires one,
+that what may start does, that what can never start is cancelled, that nothing is reserved for a task that may
+not start, and what rows and explanations say.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tests.engine.builders import Mesh, differences, node, pool
 
 OWNERS = ("ada", "", "default", "b c,[3]", "ü.x=1")
 KINDS = ("cpu", "gpu")
+TOPOLOGIES = ("", "", "rack", "preferred:rack", "rack,slice:1:rack")
 
 
 class World:
@@ -49,9 +50,16 @@ class World:
         self.quota = {}
         for name in self.pools:
             self.randomise(name)
-        self.nodes = {"n1": node("n1", cpu=8, gpu=2), "n2": node("n2", cpu=8, gpu=2)}
+        self.nodes = {
+            name: node(name, cpu=cpu, gpu=cpu // 4, labels={"rack": rack})
+            for name, cpu, rack in (("n1", 4, "r1"), ("n2", 8, "r2"), ("n3", 4, "r1"))
+        }
+        self.levels = ("rack",)
         self.mesh = Mesh(
-            *[self.spec(n) for n in self.pools], nodes=self.nodes.values(), min_preempt_score=0.0
+            *[self.spec(n) for n in self.pools],
+            nodes=self.nodes.values(),
+            min_preempt_score=0.0,
+            topology_levels=self.levels,
         )
         self.mesh.handle(s.ClassProbed(class_key="k"))
         self.hold = {}  # agent -> (owner or None, amounts, extra, task)
@@ -159,6 +167,7 @@ class World:
                 del self.alive[key]
         self.check_dependencies()
         self.check_queue()
+        self.check_racks()
 
     def admitted(self, fact):
         task = fact.task
@@ -221,6 +230,15 @@ class World:
         for array in st.arrays.by_id.values():
             if array.most:
                 assert self.with_agent(array) <= array.most
+
+    def check_racks(self):
+        st = self.mesh.state
+        for task in st.running.by_id.values():
+            agent = st.agents.get(task.agent_name)
+            group = None if agent is None else st.groups.by_id.get(agent.group_id or "")
+            if task.spec.topology.startswith("rack") and group is not None:
+                racks = {self.nodes[n].labels["rack"] for n in group.node_ids}
+                assert len(racks) == 1, (task.spec.task_id, group.node_ids)
 
     def check_shares(self):
         st = self.mesh.state
@@ -328,6 +346,7 @@ class World:
                 self.front,
                 self.node_lost,
                 self.delete_pool,
+                self.declare_levels,
             ]
         )
         for number in range(self.steps):
@@ -378,7 +397,7 @@ class World:
             "retries": r.choice((0, 0, 1, 2)),
             "on_preempted": r.choice(("", "requeue", "drop")),
         }
-        limits = {}
+        limits, topology = {}, ""
         if kind in ("single", "array"):
             how |= {"cpu": r.choice((1, 1, 2, 3))} if r.random() < 0.7 else {"cpu": 1, "gpu": 1}
             how["run"] = "go" if kind == "array" or r.random() < 0.5 else ""
@@ -387,10 +406,11 @@ class World:
         else:
             how["bundles"] = [{"cpu": 1}] * 2
             how["payload"] = {
-                "gang": GangPayload(),
+                "gang": GangPayload(strategy=r.choice(("", "STRICT_SPREAD"))),
                 "elastic": GangPayload(replicas=4),
                 "lease": LeasePayload(parts=1),
             }[kind]
+            topology = how["topology"] = r.choice(TOPOLOGIES)
             if kind == "lease":
                 del how["class_key"]
                 how["retries"] = 0
@@ -436,6 +456,7 @@ class World:
         reason = getattr(outcome, "reason", None) if isinstance(outcome, Refused) else None
         if reason is None or reason == "":
             assert alone, "admitted beyond its owner's limit"
+            assert not topology or (self.levels and kind != "elastic"), topology
             if queue:
                 most = self.limit(pool_name, owner, "queued")
                 assert most is None or waiting + members <= most, "queued beyond"
@@ -448,6 +469,9 @@ class World:
                 self.deps[(task_id, g)] = after
         else:
             most = self.limit(pool_name, owner, "queued")
+            if reason == "invalid_topology":
+                assert topology
+                assert kind == "elastic" or not self.levels, topology
             if reason == "exceeds_owner_limit":
                 assert not alone
             if reason == "owner_queue_full":
@@ -586,10 +610,13 @@ class World:
         if not isinstance(out, Refused):
             self.mesh.resize(self.spec(name))
 
+    def declare_levels(self):
+        self.levels = self.r.choice((("rack",), ("rack",), ("block", "rack"), ()))
+        self.mesh.policy(topology_levels=self.levels)
+
     def drain_node(self):
-        self.mesh.handle(
-            s.DrainRequested(node_id=self.r.choice(("n1", "n2")), drained=self.r.random() < 0.4)
-        )
+        node_id = self.r.choice(sorted(self.nodes))
+        self.mesh.handle(s.DrainRequested(node_id=node_id, drained=self.r.random() < 0.4))
 
     def drain_pool(self):
         self.mesh.handle(
@@ -598,7 +625,7 @@ class World:
 
     def node_lost(self):
         if self.r.random() < 0.3:
-            lost = self.r.choice(("n1", "n2"))
+            lost = self.r.choice(sorted(self.nodes))
             self.mesh.observe(*[n for k, n in self.nodes.items() if k != lost])
         else:
             self.mesh.observe(*self.nodes.values())

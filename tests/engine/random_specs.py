@@ -69,6 +69,8 @@ DURATIONS = (None, None, 0.0, 8.0, 40.0, 1e10)
 AGENTS = tuple(f"a{number}" for number in range(10))
 TASKS = (*AGENTS, "x0", "x1", "x2")
 KEYS = ("", "c1", "c2")
+#: How close together members are to be; nodes of histories may have a rack, and come into another.
+TOPOLOGIES = ("", "rack", "preferred:rack", "slice:1:rack", "block,slice:2:rack")
 #: Cohorts that pools are in, and that cohorts may have as parents.
 COHORTS = ("left", "right", "root")
 LIMITS: tuple[object, ...] = (None, None, 0, {"cpu": 1}, {"cpu": 4, "gpu": 1})
@@ -162,6 +164,7 @@ class Dice(random.Random):
             lost_work_budget=self.any((0.0, 0.0, 10.0, 1e4)),
             defragment_after_s=self.any((0.0, 0.0, 5.0)),
             usage_half_life_s=self.any((0.0, 60.0, 86400.0)),
+            topology_levels=self.any((("rack",), ("rack",), ("block", "rack"), ())),
             reclaim_unsavable=self.any((True, True, False)),
         )
 

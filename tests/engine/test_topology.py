@@ -10,13 +10,15 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
-from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.topology import Topology, with_levels
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
 from schedulemesh.engine.placement.bundles import Room
+from tests.counted_calls import calls_of
 from tests.engine.builders import Mesh, amount, node, pool
+from tests.engine.builders import shape as shape_of
 
 LEVELS = ("block", "rack")
 
@@ -181,6 +183,16 @@ def test_what_cannot_be_asked_for_is_refused(topology, how, error):
     assert error in outcome.error
 
 
+def test_what_is_wrong_in_every_flavor_is_said_once():
+    flavors = {"one": {"block": "b1"}, "two": {"block": "b2"}}
+    quota = {"cpu": 100, "custom": {"gpu@one": 8, "gpu@two": 8}}
+    mesh = Mesh(pool("p", flavors=flavors, **quota), nodes=racks([8, 8], block="b1"))
+    mesh.policy(topology_levels=LEVELS)
+    outcome = mesh.submit("g", topology="rak", **gang_of(4))
+    assert outcome.error.count("topology names the level") == 1
+    assert "alternatives" not in outcome.error
+
+
 def test_without_levels_none_can_be_asked_for():
     outcome = mesh_of(racks([8, 8]), levels=()).submit("g", topology="rack", **gang_of(4))
     assert "levels of the policy are: none yet" in outcome.error
@@ -242,6 +254,73 @@ def test_members_that_differ_are_in_one_rack_slice_by_slice():
     assert [len(set(in_order[first : first + 3])) for first in (0, 3, 6)] == [1, 1, 1]
     refused = mesh.submit("h", topology="rack", bundles=bundles[:3], payload=payload)
     assert isinstance(refused, Refused)
+
+
+def test_where_slices_have_no_room_it_is_said_how_many_do():
+    mesh = mesh_of(racks([5, 5], [3, 3], [3, 1]))
+    outcome = mesh.submit("g", topology="slice:4:rack", **gang_of(20))
+    assert "there is room for 4 of 5 slices of gpu 4, each in one rack" in outcome.error
+
+
+def unequal_racks(count, block=""):
+    """Racks of one node with 4 GPUs, of which no two are equal."""
+    return [
+        node(f"{block}n{number}", cpu=64 + number, gpu=4, labels=labels(block, f"r{number}"))
+        for number in range(count)
+    ]
+
+
+SLICES = {
+    "bundles": [{"gpu": 2}, {"gpu": 1}] * 13,
+    "payload": GangPayload(strategy="PACK"),
+}
+
+
+def test_a_search_that_ends_before_all_was_tried_says_so():
+    mesh = mesh_of(unequal_racks(12))
+    outcome = mesh.submit("g", topology="slice:2:rack", **SLICES)
+    assert (
+        "300 ways to divide members that differ among the domains of rack were tried"
+        in outcome.error
+    )
+    mesh.queue("w", topology="slice:2:rack", **SLICES)
+    assert "300 ways" in mesh.engine.explain("w", mesh.now).error
+
+
+def test_slices_that_have_no_room_at_once_are_said_where_all_was_tried():
+    mesh = mesh_of(racks([2], [2], [2]))
+    bundles = [{"gpu": 1}, {"gpu": 0.5}] * 4
+    payload = GangPayload(strategy="PACK")
+    outcome = mesh.submit("g", topology="slice:2:rack", bundles=bundles, payload=payload)
+    assert "4 slices have no room at once, each in one rack" in outcome.error
+
+
+def test_a_search_in_vain_leaves_trials_for_the_domains_after_it():
+    mesh = mesh_of([*unequal_racks(12, "b1"), *unequal_racks(13, "b2")])
+    assert isinstance(mesh.submit("g", topology="block,slice:2:rack", **SLICES), Pending)
+    assert {node_id[:2] for node_id in nodes_of(mesh, "g")} == {"b2"}
+
+
+def test_racks_that_are_equal_are_one_trial():
+    """Forty racks, 41 slices: without that every order of the racks would be tried."""
+    mesh = mesh_of(racks(*[[4]] * 40))
+    bundles = [{"gpu": 2}, {"gpu": 1}] * 41
+    outcome = mesh.submit(
+        "g", topology="slice:2:rack", bundles=bundles, payload=GangPayload(strategy="PACK")
+    )
+    assert "41 slices have no room at once" in outcome.error
+
+
+def test_a_pool_of_reserved_groups_alone_takes_no_topology_but_of_jobs():
+    spec = GroupsSpec(reserved=(shape_of(*[{"gpu": 1}] * 2),), dynamic=False)
+    mesh = Mesh(pool("p", cpu=100, gpu=100, groups=spec), nodes=racks([8, 8]))
+    mesh.policy(topology_levels=LEVELS)
+    for how in (gang_of(2), {"bundles": [{"gpu": 1}] * 2, "payload": LeasePayload(parts=1)}):
+        outcome = mesh.submit("g", topology="rack", **how)
+        assert outcome.reason is Reason.INVALID_TOPOLOGY
+        assert "pool 'p' has only reserved ones" in outcome.error
+    job = {"gpu": 12, "cpu": 12, "payload": JobPayload()}
+    assert isinstance(mesh.submit("j", topology="rack", **job), Pending)
 
 
 # queue, reserved starts, returns
@@ -440,6 +519,21 @@ def test_members_that_differ_find_a_placement_wherever_there_is_one(seed):
         assert placement.node_ids in valid
         level = narrowest_common(cluster, topology, placement.node_ids)
         assert level == max(narrowest_common(cluster, topology, one) for one in valid)
+
+
+def test_nodes_that_cannot_hold_a_member_cost_no_call():
+    """So a choice among 10,000 nodes with too little on each takes its 5 ms."""
+    asked = GroupShape(
+        bundles=(amount(gpu=4),) * 2, strategy="PACK", topology=with_levels("rack", LEVELS)
+    )
+    calls = []
+    for per_rack in (10, 20):
+        mesh = mesh_of(racks(*[[3] * per_rack] * 20))
+        Room(mesh.state.cluster).placement(asked)  # the nodes are counted by domains
+        placement, count = calls_of(lambda mesh=mesh: Room(mesh.state.cluster).placement(asked))
+        assert placement is None
+        calls.append(count)
+    assert calls[0] == calls[1]
 
 
 def test_rooms_with_removals_are_as_if_these_had_ended():

@@ -328,6 +328,9 @@ CALLS: dict[str, dict[str, Kind]] = {
         "label_preemption_rules": rules,
         "enable_label_preemption": one_of(None, True, False),
         "victim_order": one_of(None, *VICTIM_ORDERS, "random"),
+        "topology_levels": one_of(
+            None, [], ["rack"], ["block", "rack"], ["a:b"], ["r", "r"], "rack"
+        ),
         "save_timeout": one_of(None, 1.0, 30.0),
     },
     "get_preemption_policy": {},

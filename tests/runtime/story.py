@@ -6,8 +6,8 @@ killed. Jobs have drivers, and these have work in Ray that outlives them. Nodes 
 pool has a warm host. A supervisor may live on when its successor has begun. Time is virtual, so that a story
 is the same whenever it is told.
 
-Tasks start after others, are arrays, have owners with limits, alternatives on nodes with labels, and limits
-in time (story_tasks.py). Each durable step is checked (story_record.py).
+Tasks start after others, are arrays, have owners with limits, alternatives on nodes with labels, limits in
+time, and members in one rack (story_tasks.py). Each durable step is checked (story_record.py).
 """
 
 from __future__ import annotations
@@ -196,6 +196,8 @@ EVENTS = {
                 {"over_claim_s": 60.0},
                 {"cancel_timeout": 0.5},
                 {"cancel_timeout": 10.0},
+                {"topology_levels": []},
+                *[{"topology_levels": ["rack"]}] * 3,
             )
         },
     ),
@@ -370,6 +372,7 @@ class Story(JobEvents, TaskEvents):
         self.open_service()
         for name in POOLS:
             self.create_pool(name)
+        self.ask(ChangePolicy(changes={"topology_levels": ["rack"]}, client="me"))
         await self.wait(0.1)
 
     def create_pool(self, name):

@@ -24,7 +24,7 @@ from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.mesh_state import MeshState
 
 #: The labels of nodes.
-NODE_LABELS = {"n1": {"model": "A"}, "n2": {"model": "B"}}
+NODE_LABELS = {"n1": {"model": "A", "rack": "r1"}, "n2": {"model": "B", "rack": "r2"}}
 #: Virtual seconds for which a task may run beyond its limit: ticks, a save that hangs, and the end after it.
 LATE_S = 45.0
 
@@ -257,6 +257,7 @@ class Record:
                 self._submitted(task, fact.agent)
         self._check_owner(fact)
         self._check_alternative(fact)
+        self._check_rack(task, self._nodes_of(fact.place))
         if task is not None:
             self._check_order(task.array_id or task.task_id)
             if task.array_id:
@@ -313,11 +314,23 @@ class Record:
             matches = selects(spec.node_labels, NODE_LABELS.get(node_id, {}))
             self._insist(matches, f"{spec.name} is on {node_id}: {spec.node_labels}")
 
+    def _check_rack(self, task, node_ids):
+        """A task that requires a rack is in one; what its driver starts elsewhere is not asked."""
+        if task is None or not task.topology.startswith("rack"):
+            return
+        racks = {NODE_LABELS.get(node_id, {}).get("rack") for node_id in node_ids}
+        self._seen["a task was placed that requires a rack"] += bool(racks)
+        self._insist(len(racks) < 2, f"{task.task_id} requires a rack, and is on {node_ids}")
+
     def _started(self, fact):
         agent = self.state.agents[fact.agent_name]
-        if not isinstance(agent.spec.payload, JobPayload):
+        is_job = isinstance(agent.spec.payload, JobPayload)
+        if not is_job:
             self._check_labels(agent.spec, self._nodes_of(agent.place))
         for task_id in self.state.running.on_agent(fact.agent_name):
+            if not is_job:
+                task = self.state.running.by_id[task_id].spec
+                self._check_rack(task, self._nodes_of(agent.place))
             if self.state.running.by_id[task_id].spec.array_id:
                 self._seen["a member started"] += 1
 

@@ -39,6 +39,8 @@ OWNER_LIMITS = (
     {"default": {"cpu": 3}, "ada": {"cpu": None, "running": 2}},
     {"default": {"running": 1, "queued": 4}, "bob": {"cpu": 2, "gpu": 1, "queued": None}},
 )
+#: How close together the members of a task are to be.
+TOPOLOGIES = ("", "", "rack", "preferred:rack", "rack,slice:1:rack")
 #: By the labels that a task asks for, its own condition and that of its alternative, if it has one.
 LABELS = {
     "": (None, None),
@@ -58,6 +60,7 @@ _OF_A_TASK = {
     "max_run_s": (None, None, None, 2.0, 12.0),
     "on_time_limit": ("", "requeue"),
     "after": ("", "", "ok", "any", "fail"),
+    "topology": TOPOLOGIES,
 }
 
 #: What clients may do to tasks: how often, and with which arguments.
@@ -147,6 +150,7 @@ _INCOMER = {
     "max_run_s": None,
     "on_time_limit": "",
     "after": "",
+    "topology": "",
 }
 _VICTIM = {**_INCOMER, "cpu": 2, "priority": 1.0, "owner": "ada"}
 
@@ -212,6 +216,7 @@ class TaskEvents:
         else:
             agent, run = self._agent(name, pool, replicas, how, job=job, run=run)
         agent = self._labelled(agent, how["labels"])
+        how["topology"] = how["topology"] if parts or job or replicas else ""
         # One that does not run by itself would return to the queue again and again.
         how["on_time_limit"] = how["on_time_limit"] if run else ""
         self._submit(
@@ -229,6 +234,7 @@ class TaskEvents:
         name, after = self._free_name(ARRAYS, which), self._after(how["after"], which)
         how["most"] = 0
         agent, run = self._agent(name, pool, replicas, how, job=job, run="train")
+        how["topology"] = how["topology"] if job or replicas else ""
         task = self._task(name, pool, how, run=run, after=after, array=indices)
         agent = self._labelled(agent, how["labels"])
         self._submit(agent, task, queue=True, wait_s=how["wait_s"], choose_node=True)
@@ -295,7 +301,7 @@ class TaskEvents:
         return with_alternatives(agent, (other,))
 
     def _task(self, name, pool, how, **more):
-        copied = ("priority", "owner", "on_preempted", "max_run_s", "on_time_limit")
+        copied = ("priority", "owner", "on_preempted", "max_run_s", "on_time_limit", "topology")
         fields = {field: how[field] for field in copied}
         return TaskSpec(
             task_id=f"t-{name}", pool_name=pool, max_retries=how["retries"], **fields, **more

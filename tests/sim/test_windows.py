@@ -6,6 +6,7 @@ import functools
 
 import pytest
 
+from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
@@ -20,18 +21,24 @@ from tests.sim.recorded_load import policy_of, random_jobs, recorded_world, writ
 class MaintainedWorld(DisturbedWorld):
     """Windows are announced and deleted while a load runs, and nodes are cordoned and drained."""
 
+    #: How many windows were of an amount.
+    amounts = 0
     kinds = ("_announce", "_announce", "_forget", "_cordon", "_drain_node", "_lose_or_join")
 
     def _announce(self):
-        node_id = self._any(self._nodes)
+        node_id, gpus = self._any(self._nodes), self._draw.choice((4, 8, 12))
+        pools = self._draw.choice(((), ("a",))) if self.amounts else ("a",)
         where = self._draw.choice(({"node_ids": (node_id,)}, {}))
+        if pools and (not self.amounts or self._draw.random() < 0.5):
+            where = {"resources": Resources(gpu=gpus * UNIT)}
+            self.amounts += 1
         window = MaintenanceWindow(
             name=f"w{self.happened['_announce']}",
             start=self.now + self._draw.choice((-5.0, 20.0, 60.0)),
             duration_s=self._draw.choice((5.0, 30.0)),
             repeat=self._draw.choice(("", "daily")),
             notice_s=10.0,
-            pools=self._draw.choice(((), ("a",))),
+            pools=pools,
             **where,
         )
         self.handle(s.WindowRequested(window=window, client="me"))
@@ -55,6 +62,7 @@ def test_a_rehearsal_has_the_windows_of_the_history(seed, tmp_path):
     assert rehearsed.check.left_out == {}
     assert rehearsed.check.same == rehearsed.check.decisions > 20
     assert world.happened["_announce"] > 3
+    assert world.amounts > 0
 
 
 def test_a_simulated_window_evicts_and_opens_in_time(tmp_path):

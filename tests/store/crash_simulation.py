@@ -11,8 +11,10 @@ import random
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.arrays import Indices, parse_indices
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.codec import encode_facts
@@ -46,6 +48,12 @@ from tests.store.builders import written
 POOLS = ("p", "q")
 #: These, and a name that one of them may get.
 NAMES = (*POOLS, "x")
+#: Two racks of one node each, and how close together the members of a gang are to be.
+NODES = (
+    node("n", cpu=8, gpu=2, labels={"rack": "r1"}),
+    node("m", cpu=4, labels={"rack": "r2"}),
+)
+TOPOLOGIES = ("", "rack", "rack", "preferred:rack")
 NEEDS = ({"cpu": 1}, {"cpu": 2}, {"cpu": 3}, {"cpu": 1, "gpu": 0.5}, {"gpu": 1})
 
 
@@ -76,6 +84,8 @@ class CrashSimulation:
         self.now = 1000.0
         #: The agent processes that exist: (name, incarnation) to resources.
         self.processes = {}
+        #: The placement groups that exist, with the nodes of their bundles.
+        self.groups = {}
         #: The runs of tasks in these processes, by (name, incarnation).
         self.runs = {}
         #: The processes of whose runs the current supervisor waits for the end.
@@ -139,13 +149,16 @@ class CrashSimulation:
         self.check_acknowledged(state)
         self.engine = Engine(state)
         self.step(s.SupervisorBegan(epoch=epoch))
-        self.step(s.ClusterObserved(nodes=(node("n", cpu=8, gpu=2), node("m", cpu=4))))
+        self.step(s.ClusterObserved(nodes=NODES))
         claimed = {(name, agent.incarnation) for name, agent in state.agents.items()}
         for orphan in set(self.processes) - claimed:
             self.end_process(*orphan)
         # The supervisor executes nothing before this step, which orders everything again.
         self.instructions = []
-        self.step(s.RecoveryObserved(living=frozenset(self.processes)))
+        for orphan in self.groups.keys() - state.groups.by_id.keys():
+            del self.groups[orphan]
+        groups = frozenset(self.groups)
+        self.step(s.RecoveryObserved(living=frozenset(self.processes), groups=groups))
         for stimulus in list(self.waiting.values()):
             self.submit_and_wait(stimulus)
 
@@ -190,6 +203,11 @@ class CrashSimulation:
         )
         assert sum((a.reserved for a in state.ledger.accounts.values()), NOTHING) == held
         assert self.waiting == {}
+        assert self.groups.keys() == state.groups.by_id.keys()
+        for task in state.running.by_id.values():
+            agent = state.agents.get(task.agent_name)
+            node_ids = set(self.groups.get(agent and agent.group_id, ()))
+            assert task.spec.topology != "rack" or len(node_ids) == 1, "two racks, or no group"
 
     # -- one step -----------------------------------------------------------------------------------
 
@@ -296,6 +314,14 @@ class CrashSimulation:
             self.step(s.ClassProbed(class_key=instruction.class_key))
         elif isinstance(instruction, i.RunTask):
             self.run_task(instruction)
+        elif isinstance(instruction, i.CreateGroup):
+            self.groups[instruction.group_id] = instruction.node_ids
+            self.maybe_crash()
+            self.step(s.GroupCreated(group_id=instruction.group_id))
+        elif isinstance(instruction, i.RemoveGroup):
+            self.groups.pop(instruction.group_id, None)
+            self.maybe_crash()
+            self.step(s.GroupGone(group_id=instruction.group_id))
         elif isinstance(instruction, i.EvictTask):
             self.save(instruction.task_id)
             self.cancel_run(instruction.task_id)
@@ -393,6 +419,7 @@ class CrashSimulation:
             self.processes[key] = instruction.agent.resources
         if not isinstance(agent.phase, Starting):
             return
+        group = self.groups.get(agent.group_id, ())
         allocation = None
         if instruction.node_id is not None:
             found = self.engine.state.cluster.nodes.get(instruction.node_id)
@@ -402,6 +429,7 @@ class CrashSimulation:
                 agent_name=instruction.agent.name,
                 incarnation=instruction.incarnation,
                 node_id=instruction.node_id,
+                members=tuple(MemberProcess(node_id=node_id) for node_id in group),
                 **({} if allocation is None else {"gpu_ids": gpu_ids(allocation.devices)}),
             )
         )
@@ -483,7 +511,11 @@ class CrashSimulation:
 
     def change_policy(self):
         weight = self.rng.choice([0.0, 0.1, 1.0])
-        policy = PreemptionPolicy(remaining_time_weight=weight, cross_pool_priority_threshold=2.0)
+        policy = PreemptionPolicy(
+            remaining_time_weight=weight,
+            cross_pool_priority_threshold=2.0,
+            topology_levels=self.rng.choice([("rack",), ("rack",), ()]),
+        )
         self.policies = [*(self.policies or [PreemptionPolicy()]), policy]
         self.step(
             s.PolicyChangeRequested(policy=policy, client="me", changes=("remaining_time_weight",))
@@ -520,6 +552,13 @@ class CrashSimulation:
             "resources": amount(**self.rng.choice(NEEDS)),
         }
         run = self.rng.choice(["", "train"])
+        gang = self.rng.random() < 0.2
+        if gang:
+            labels |= {
+                "resources": amount(cpu=2),
+                "bundles": (amount(cpu=1),) * 2,
+                "payload": GangPayload(strategy="PACK"),
+            }
         task = s.TaskSpec(
             task_id=name,
             pool_name=labels["pool_name"],
@@ -528,6 +567,7 @@ class CrashSimulation:
             on_preempted=self.rng.choice(["", "requeue"]),
             run=run,
             max_retries=self.rng.choice([0, 2]),
+            topology=self.rng.choice(TOPOLOGIES) if gang else "",
             max_run_s=self.rng.choice([None, None, 3.0, 40.0]),
             on_time_limit=self.rng.choice(["", "requeue"]),
             after=self.some_dependencies() if queue else (),

@@ -25,6 +25,10 @@ _TOPOLOGY: Mapping[str, tuple[str, str]] = {
         "topology is for gangs whose members all start together, and this one has min_replicas",
         "topology 用于成员同时启动的任务组，而它设置了 min_replicas",
     ),
+    "topology_of_reserved": (
+        "topology is for groups that are created for a task, and pool {pool!r} has only reserved ones",
+        "topology 用于为任务新建的占位组，而资源池 {pool!r} 只有预留的占位组",
+    ),
     "topology_hint": (
         "Change topology, or leave it out; an operator declares levels with topology_levels of the policy",
         "修改或去掉 topology；层级由运维在策略的 topology_levels 中声明",
@@ -36,6 +40,24 @@ _TOPOLOGY: Mapping[str, tuple[str, str]] = {
     "no_domain_of_nodes": (
         "the nodes of no {level} hold {need} as asked for: the best, {domain}, has {free} free in all",
         "没有一个 {level} 的节点能按要求放下 {need}：最多的是 {domain}，合计空闲 {free}",
+    ),
+    "no_domain_tried": (
+        (
+            "{trials} ways to divide members that differ among the domains of {level} were tried in vain, "
+            "and there are more; equal members are placed wherever they have room"
+        ),
+        (
+            "成员互不相同：把它们分到各个 {level} 的 {trials} 种方式都放不下，其余的没有再试；"
+            "成员相同时，只要有空间就能放下"
+        ),
+    ),
+    "no_slices": (
+        "there is room for {placed} of {slices} slices of {need}, each in one {level}",
+        "{slices} 片（每片 {need}，位于同一个 {level}）中，只有 {placed} 片有空间",
+    ),
+    "no_slices_at_once": (
+        "{slices} slices have no room at once, each in one {level}",
+        "{slices} 片不能同时放下，每片须位于同一个 {level}",
     ),
 }
 

@@ -259,7 +259,8 @@ def _not_allowed(
         if refused is not None:
             return refused
     if is_new and task is not None and task.topology:
-        refused = invalid_topology(state, stimulus, topology_request(task.topology), need)
+        topology = topology_request(task.topology)
+        refused = invalid_topology(state, stimulus, pool.name, topology, need)
         if refused is not None:
             return refused
     if (reason := ruled_out(state, stimulus, pool.name, need)) is not None:

@@ -250,14 +250,14 @@ def no_such_node(state: MeshState, shape: GroupShape) -> Sentence:
 def no_alternative(agents: Sequence[AgentSpec], answers: Sequence[Refused], ways: int) -> Refused:
     """The refusal of an agent for which none of these ways in which it may run is possible: that of one which
     may become possible, else of the one for which the lowest priority is enough, else of the first. Its error
-    says why for each, where these are all of its ``ways``.
+    says why for each, where these are all of its ``ways``; once, where it is the same for all.
     """
     if len(answers) == 1:
         return answers[0]
     passing = (Reason.BUDGET_SPENT, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.OWNER_LIMIT)
     likeliest = min(answers, key=_priority_needed)
     refused = next((answer for answer in answers if answer.reason in passing), likeliest)
-    if len(answers) < ways:
+    if len(answers) < ways or len({str(answer.error_text) for answer in answers}) == 1:
         return refused
     parts = [
         say(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.payloads import AgentPayload, GangPayload
+from schedulemesh.domain.payloads import AgentPayload, GangPayload, JobPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.sentences import Sentence, did_you_mean, say
@@ -11,18 +11,24 @@ from schedulemesh.domain.topology import TopologyRequest
 from schedulemesh.engine.admission.needs import bundles_of
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.placement.group_choice import makes_groups
 from schedulemesh.engine.placement.placers import NoPlacement
 from schedulemesh.engine.state.mesh_state import MeshState
 
 
 def invalid_topology(
-    state: MeshState, submission: TaskSubmitted, request: TopologyRequest, need: Resources
+    state: MeshState,
+    submission: TaskSubmitted,
+    pool_name: str,
+    request: TopologyRequest,
+    need: Resources,
 ) -> Refused | None:
     """The refusal of a new task that asks for what the policy does not declare, or for what no placement can
-    be; None: it does not.
+    be, or no group of its pool; None: it does not.
     """
     error = (
         _wrong_kind(submission.agent)
+        or _only_reserved(state, pool_name, submission.agent)
         or _undeclared(request, state.policy.topology_levels)
         or _wrong_order(request, state.policy.topology_levels)
         or _wrong_size(state, request, submission.agent, need)
@@ -40,6 +46,14 @@ def _wrong_kind(agent: AgentSpec) -> Sentence | None:
     if isinstance(payload, AgentPayload) or payload.adopts:
         return say("topology_of_one")
     return None
+
+
+def _only_reserved(state: MeshState, pool_name: str, agent: AgentSpec) -> Sentence | None:
+    """That its pool has no group for it but reserved ones, whose shapes have no topology."""
+    spec = state.ledger.accounts[pool_name].spec.groups
+    if spec is None or makes_groups(spec) or isinstance(agent.payload, JobPayload):
+        return None
+    return say("topology_of_reserved", pool=pool_name)
 
 
 def _undeclared(request: TopologyRequest, levels: tuple[str, ...]) -> Sentence | None:
@@ -77,12 +91,14 @@ def _wrong_size(
 
 
 def why_no_domain(placement: NoPlacement) -> Sentence:
-    """That no domain of a level has room, and which one has the most."""
+    """That no domain of a level has room, and which one has the most; or how far a search came."""
+    level, need = placement.level, placement.needed
+    if placement.trials:
+        return say("no_domain_tried", level=level, trials=placement.trials)
+    if placement.slices_placed:
+        placed, slices = placement.slices_placed, placement.slices
+        return say("no_slices", level=level, need=need, placed=placed, slices=slices)
+    if placement.slices and not placement.short:
+        return say("no_slices_at_once", level=level, slices=placement.slices)
     code = "no_domain" if placement.short else "no_domain_of_nodes"
-    return say(
-        code,
-        level=placement.level,
-        need=placement.needed,
-        domain=placement.domain,
-        free=placement.free,
-    )
+    return say(code, level=level, need=need, domain=placement.domain, free=placement.free)

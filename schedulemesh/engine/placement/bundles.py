@@ -111,7 +111,8 @@ class Room:
         anywhere = self._placed(msgspec.structs.replace(shape, topology=None), able)
         if isinstance(anywhere, NoPlacement):
             return anywhere
-        return no_domain(shape, shape.topology, self._tree_of(shape.topology, able))
+        tree = self._tree_of(shape.topology, able)
+        return no_domain(shape, shape.topology, tree, self._free_node)
 
     def placement(
         self, shape: GroupShape, only: Collection[str] | None = None
@@ -141,10 +142,6 @@ class Room:
     ) -> BundlePlacement | None:
         """The placement of a group in domains of the topology. ``only``: use only these nodes."""
         every = self._cluster.nodes
-
-        def free_node(node_id: str) -> FreeNode:
-            return self._free(every[node_id])
-
         if only is None and not self._total and not shape.node_labels and not shape.same_label:
             tree = self._cluster.domains.of(topology)
             for node_id, free in self._changed.items():
@@ -152,10 +149,10 @@ class Room:
                     tree.put(every[node_id], free.amounts)
             # They are counted as they are again.
             tree.changed.update(self._changed)
-            return place_in_domains(shape, topology, tree, free_node)
+            return place_in_domains(shape, topology, tree, self._free_node)
         for nodes in _by_label(shape, self._usable(shape, only)):
             tree = self._tree_of(topology, nodes)
-            placement = place_in_domains(shape, topology, tree, free_node)
+            placement = place_in_domains(shape, topology, tree, self._free_node)
             if placement is not None:
                 return placement
         return None
@@ -285,6 +282,10 @@ class Room:
             if not self._waits or has_room(node, need, waits=True):
                 return BundlePlacement(node_ids=(node.node_id,))
         return None
+
+    def _free_node(self, node_id: str) -> FreeNode:
+        """Free resources of the node with this id, as a copy for one attempt."""
+        return self._free(self._cluster.nodes[node_id])
 
     def _free(self, node: Node) -> FreeNode:
         """Free resources of the node, as a copy for one attempt."""

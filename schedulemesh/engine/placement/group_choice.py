@@ -161,7 +161,7 @@ def find_assignment(
     free_group = _free_group(state, group_request)
     if free_group is not None:
         return free_group
-    may_make = _makes_groups(group_request.spec)
+    may_make = makes_groups(group_request.spec)
     if may_make and excess(state, group_request) <= 0:
         placement = Room(state.cluster, waits=waits).placement(group_request.shape)
         if placement is not None:
@@ -324,7 +324,7 @@ def could_ever_have(state: MeshState, group_request: GroupRequest) -> bool:
         shape = msgspec.structs.replace(reserved, node_labels=labels)
         if _is_there(state, group_request, reserved) or could_hold(state, shape):
             return True
-    may_make = _makes_groups(group_request.spec)
+    may_make = makes_groups(group_request.spec)
     return (may_make or reserved is None) and could_hold(state, group_request.shape)
 
 
@@ -343,10 +343,10 @@ def _is_there(state: MeshState, group_request: GroupRequest, reserved: GroupShap
 
 def may_have_groups(group_request: GroupRequest) -> bool:
     """Whether a pool as it is defined keeps reserved groups, or creates some for its tasks."""
-    return bool(group_request.spec.reserved) or _makes_groups(group_request.spec)
+    return bool(group_request.spec.reserved) or makes_groups(group_request.spec)
 
 
-def _makes_groups(spec: GroupsSpec) -> bool:
+def makes_groups(spec: GroupsSpec) -> bool:
     """Whether a pool creates groups for its tasks."""
     return spec.dynamic and spec.max_dynamic >= 1
 

@@ -53,6 +53,11 @@ class NoPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     domain: str = ""
     needed: Resources = NOTHING
     free: Resources = NOTHING
+    #: How many slices there are, and how many of them have room (0: nobody knows); without slices 0.
+    slices: int = 0
+    slices_placed: int = 0
+    #: After so many sets of domains the search ended, with others untried; 0: all were tried.
+    trials: int = 0
 
 
 class FreeNode:

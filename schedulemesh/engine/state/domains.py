@@ -87,13 +87,13 @@ class DomainTree:
             domains = [child for each in domains for child in each.children.values()]
         return domains
 
-    def able(self, need: Resources) -> frozenset[str]:
-        """The ids of the nodes on which as much is free, of the kinds that are counted."""
-        least_gpu, least_cpu, least_memory = need.gpu, need.cpu, need.memory
-        return frozenset(
+    def able(self, domain: Domain, need: Resources) -> Iterator[str]:
+        """The ids of the nodes of a domain on which as much is free, of the kinds that are counted."""
+        counted, gpu, cpu, memory = self._counted, need.gpu, need.cpu, need.memory
+        return (
             node_id
-            for node_id, (gpu, cpu, memory, _) in self._counted.items()
-            if gpu >= least_gpu and cpu >= least_cpu and memory >= least_memory
+            for node_id in domain.node_ids
+            if (free := counted[node_id])[0] >= gpu and free[1] >= cpu and free[2] >= memory
         )
 
     def put(self, node: Node, free: Resources) -> None:
