@@ -50,10 +50,15 @@ class ChangeInfo(TypedDict):
     token: str
     role: Annotated[str, OneOf.codes(Role)]
     owner: Annotated[str, NameOf.OWNER]
-    #: Who requested it, for people: the token's name, or the user and host where it came without one.
+    #: Who requested it, for people: the token's name; or the user and host where it came without one, or with
+    #: the token ``local``, which every process of the user has that started the scheduler.
     who: str
+    #: Whether a token or the system of the machine says so, not only the process that asked.
+    who_verified: bool
     #: Where it came from, as the caller said.
     address: str
+    #: The user of the process that asked, as user@host; empty: not known.
+    user: str
     #: Its fields, without bytes and secrets.
     request: dict[str, Any]
     #: What it was about, before and after; None: it did not exist, or is not one thing.

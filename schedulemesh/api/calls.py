@@ -7,6 +7,9 @@ from pkgutil import iter_modules
 
 from schedulemesh import api
 from schedulemesh.api.call import Call, declared_by
+from schedulemesh.api.leases import ReleaseLease
+from schedulemesh.api.states import SaveTaskState
+from schedulemesh.api.tasks import CompleteTask, RegisterTask, SubmitMany, SubmitTask
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: Every call.
@@ -18,6 +21,17 @@ CALLS: tuple[type[Call], ...] = tuple(
 )
 #: Those that may change the state.
 CHANGES = tuple(call for call in CALLS if call.changes_state)
+#: Changes that are in the history, or happen with every task; recorded only if the caller may not make them.
+_FREQUENT = (
+    SubmitTask,
+    SubmitMany,
+    RegisterTask,
+    CompleteTask,
+    SaveTaskState,
+    ReleaseLease,
+)
+#: Changes that are recorded whatever comes of them.
+AUDITED = frozenset(CHANGES).difference(_FREQUENT)
 
 
 def check_change(name: str) -> None:

@@ -37,8 +37,8 @@ class Result(TypedDict, total=False):
     #: What the caller can do next.
     hint: str
     detail: str
-    #: The codes and parameters of sentences, by the fields that have them.
-    sentences: dict[str, SentenceInfo]
+    #: The codes and parameters of sentences, by the fields that have them; of ``warnings`` a list of them.
+    sentences: dict[str, SentenceInfo | list[SentenceInfo]]
     #: What the caller may not have meant, in sentences.
     warnings: list[str]
     #: Of a refusal: the amounts that the quota and the best node lacked.

@@ -31,7 +31,11 @@ _ALL = 1_000_000_000
 
 
 def _who(row: Row) -> str:
-    return str(row["who"] or phrase("cell_unknown"))
+    """Who requested a change; a name that only its process gives is marked."""
+    who = str(row["who"])
+    if not who:
+        return phrase("cell_unknown")
+    return who if row["who_verified"] else phrase("cell_unverified", who=who)
 
 
 def _about(row: Row) -> str:
@@ -61,6 +65,7 @@ _CHANGES = (
     Column(heading="token", key="token", wide=True),
     Column(heading="role", key="role", wide=True),
     Column(heading="owner", key="owner", wide=True),
+    Column(heading="user", key="user", wide=True),
     Column(heading="from", key="address", wide=True),
     Column(heading="request", key="request", show=data, wide=True),
     Column(heading="before", key="before", show=data, wide=True),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from schedulemesh.api.call import Call
 from schedulemesh.cli.columns import CHANGES
 from schedulemesh.cli.command import Output, Target, note
+from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.wording import in_commands
@@ -41,8 +42,7 @@ def change_each(
             try:
                 answer = gateway.ask(request(name), expected)
                 result = done(answer)
-                for warning in getattr(getattr(answer, "outcome", None), "warnings", ()):
-                    note(in_commands(warning))
+                note_warnings(getattr(answer, "outcome", None))
             except RefusedError as error:
                 note(str(with_near_ids(gateway, error)))
                 code = code or int(code_of(error))
@@ -50,6 +50,18 @@ def change_each(
             rows.append({"name": name, "result": result})
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
     return code
+
+
+def note_warnings(outcome: object) -> None:
+    """Print on stderr what the caller of a change may not have intended by it, if it was carried out."""
+    for warning in getattr(outcome, "warning_texts", ()):
+        note(in_commands(spoken(warning)))
+
+
+def noted_result(answer: Response | PoolResponse) -> Text:
+    """As ``changed_result``, after the warnings were printed."""
+    note_warnings(answer.outcome)
+    return changed_result(answer)
 
 
 def changed_result(answer: Response | PoolResponse) -> Text:

@@ -234,10 +234,9 @@ def applied(
     """
     from schedulemesh.api.pools import EnsurePool
     from schedulemesh.cli import declaration
-    from schedulemesh.cli.changes import changed_result
+    from schedulemesh.cli.changes import noted_result
     from schedulemesh.cli.policy import set_policies
     from schedulemesh.protocol.answers import PoolResponse, Response
-    from schedulemesh.protocol.wording import in_commands
 
     rows: list[dict[str, Any]] = []
     folder = None if plan is None else plan.folder_for(secrets)
@@ -247,12 +246,10 @@ def applied(
 
     for name in declaration.parents_first(declared.cohorts):
         request = declaration.cohort_request(name, declared.cohorts[name])
-        add("cohort", name, changed_result(gateway.ask(request, Response)))
+        add("cohort", name, noted_result(gateway.ask(request, Response)))
     for name, fields in declared.pools.items():
         answer = gateway.ask(EnsurePool(**declaration.pool_changes(name, fields)), PoolResponse)
-        add("pool", name, changed_result(answer))
-        for warning in getattr(answer.outcome, "warnings", ()):
-            note(in_commands(warning))
+        add("pool", name, noted_result(answer))
     before = declaration.current(gateway)
     same = {"preemption": before.preemption, "queue": before.queue}
     for name, fields in set_policies(gateway, declared.preemption, declared.queue).items():

@@ -8,14 +8,13 @@ from typing import Any
 
 from schedulemesh.api.pools import DeletePool, ListPools
 from schedulemesh.api.values import client_name
-from schedulemesh.cli.changes import changed_result
+from schedulemesh.cli.changes import noted_result
 from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.cli.texts import amounts
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.protocol.answers import Listed, Response
-from schedulemesh.protocol.wording import in_commands
 
 
 def deletion(name: str, *, drain: bool = False, deadline_s: float | None = None) -> DeletePool:
@@ -63,9 +62,7 @@ class PoolPlan:
                 note(str(error))
                 yield name, say("result_refused", reason=error.reason or "")
                 continue
-            for warning in getattr(answer.outcome, "warnings", ()):
-                note(in_commands(warning))
-            yield name, changed_result(answer)
+            yield name, noted_result(answer)
 
 
 def _users(row: Mapping[str, Any]) -> list[Sentence]:

@@ -22,7 +22,7 @@ from schedulemesh.api.tokens import (
     RevokeToken,
 )
 from schedulemesh.api.values import client_name
-from schedulemesh.cli.changes import changed_result
+from schedulemesh.cli.changes import noted_result
 from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
@@ -119,7 +119,7 @@ class TokenPlan:
             if folder is not None:
                 yield request.spec.name, _issue(gateway, request, secret, folder)
         for change in self.changed:
-            yield change.name, changed_result(gateway.ask(change, Response))
+            yield change.name, noted_result(gateway.ask(change, Response))
         for name in self.unchanged:
             yield name, say("result_code", code="unchanged")
         for name in self.revoked:
@@ -144,7 +144,7 @@ def _issue(gateway: Gateway, request: CreateToken, secret: str, folder: Path) ->
             f"the secret of token {name!r} cannot be written: {error}"
         ) from None
     try:
-        result = changed_result(gateway.ask(request, Response))
+        result = noted_result(gateway.ask(request, Response))
     except (RefusedError, NotAllowedError):
         # After any other error the token may have been issued, and is of use only with this file.
         path.unlink(missing_ok=True)

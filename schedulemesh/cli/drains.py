@@ -67,7 +67,7 @@ def _opened(answer: Response) -> Sentence:
 
     if getattr(answer.outcome, "change", None) is Change.UNCHANGED:
         return say("result_not_drained")
-    warned = getattr(answer.outcome, "warnings", ())
+    warned = getattr(answer.outcome, "warning_texts", ())
     return say("result_drain_ended" if warned else "result_open_again")
 
 

@@ -171,6 +171,7 @@ CHINESE: Mapping[str, str] = {
     "threshold": "阈值",
     "time": "时间",
     "token": "令牌",
+    "user": "用户",
     "topology": "拓扑",
     "total": "总量",
     "turns in": "距周期切换",

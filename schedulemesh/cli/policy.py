@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.command import Output, Select, Since, Target, View, command
+from schedulemesh.cli.command import Output, Select, Since, Target, View, command, note
+from schedulemesh.cli.language import language
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import data, local_time, moment
@@ -92,10 +93,12 @@ def set_policies(gateway: Gateway, preemption: Row, queue: Row) -> dict[str, dic
     from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
     from schedulemesh.api.values import client_name
     from schedulemesh.cli.declaration import normal_preemption, normal_queue
+    from schedulemesh.cli.wording import in_commands
     from schedulemesh.config.changes import without_null
     from schedulemesh.config.policy import PreemptionPolicy, resolve_changes
     from schedulemesh.config.queueing import QueuePolicy
     from schedulemesh.protocol.answers import Details
+    from schedulemesh.protocol.wording import translated
 
     resolved, level = resolve_changes(without_null(preemption, PreemptionPolicy()), os.environ)
     resolved = normal_preemption(resolved)
@@ -103,7 +106,10 @@ def set_policies(gateway: Gateway, preemption: Row, queue: Row) -> dict[str, dic
     client, policies = client_name(), {}
     if resolved:
         request = ChangePolicy(changes=resolved, client=client, level=level)
-        policies["preemption"] = gateway.ask(request, Details).facts["policy"]
+        facts = gateway.ask(request, Details).facts
+        policies["preemption"] = facts["policy"]
+        for warning in translated(facts, language()).get("warnings", ()):
+            note(in_commands(warning))
     if queue:
         ordered = ChangeQueuePolicy(changes=queue, client=client)
         policies["queue"] = gateway.ask(ordered, Details).facts["policy"]

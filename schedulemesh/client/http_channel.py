@@ -8,16 +8,23 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from socket import gethostname
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from schedulemesh.client.origin import user_name
 from schedulemesh.errors import (
     InvalidRequestError,
     NotAllowedError,
     ScheduleMeshError,
     SchedulerUnavailableError,
 )
-from schedulemesh.protocol.credentials import new_nonce, same, server_proof
+from schedulemesh.protocol.credentials import (
+    CLIENT_USER_HEADER,
+    new_nonce,
+    same,
+    server_proof,
+)
 
 #: Seconds in which the server has to accept a connection, and to answer: an eviction saves states first.
 _CONNECT_S, _ANSWER_S = 3.0, 900.0
@@ -81,6 +88,8 @@ class HttpChannel:
         #: Connections that no call uses, and since when, by the monotonic clock; the newest last.
         self._idle = [(connected(self.served), time.monotonic())]
         self._is_closed = False
+        #: The user of this process, as the header that says so has it.
+        self._user = f"{user_name()}@{gethostname()}".encode("ascii", "ignore").decode()
 
     def send(self, data: bytes, path: str = PACKED_CALLS) -> bytes:
         """The encoded answer to an encoded call, or to another request in packed form.
@@ -115,7 +124,11 @@ class HttpChannel:
 
     def _exchange(self, path: str, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
         connection = self._take_connection()
-        headers = {"content-type": _TYPE, "authorization": f"Bearer {self.served.token}"}
+        headers = {
+            "content-type": _TYPE,
+            "authorization": f"Bearer {self.served.token}",
+            CLIENT_USER_HEADER: self._user,
+        }
         try:
             connection.request("POST", self.served.path(path), data, headers)
             response = connection.getresponse()

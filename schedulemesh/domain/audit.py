@@ -50,6 +50,9 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     owner: str = ""
     #: The address that it came from.
     address: str = ""
+    #: The user of the process that asked, as user@host, and whether the system says so or only that process.
+    user: str = ""
+    user_verified: bool = False
     #: Its fields, without bytes and hashes.
     request: str = "{}"
     #: What it was to change, before and after it; empty: nothing was there.

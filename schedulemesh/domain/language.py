@@ -1,4 +1,4 @@
-"""The language of texts for people: English, or Chinese where the environment asks for it."""
+"""The language of texts for people: English, or Chinese where the environment or a browser asks for it."""
 
 from __future__ import annotations
 
@@ -20,3 +20,24 @@ def language_of(environ: Mapping[str, str]) -> Language:
     """The language that the variables of a process select; any other than Chinese gives English."""
     selected = next((environ[name] for name in (VARIABLE, *_LOCALE) if environ.get(name)), "")
     return "zh" if selected.strip().lower().startswith("zh") else "en"
+
+
+def preferred_language(accepted: str) -> Language:
+    """The language that a header ``Accept-Language`` prefers; English where it names none of all."""
+    best: tuple[float, Language] = (0.0, "en")
+    for part in accepted.split(","):
+        tag, _, quality = part.strip().lower().partition(";q=")
+        language: Language | None = next(
+            (one for one in LANGUAGES if tag == one or tag.startswith(f"{one}-")), None
+        )
+        if language is not None and _quality(quality) > best[0]:
+            best = (_quality(quality), language)
+    return best[1]
+
+
+def _quality(text: str) -> float:
+    """The weight of a language; 1.0 where there is none, 0.0 where it is not valid."""
+    try:
+        return float(text or 1.0)
+    except ValueError:
+        return 0.0

@@ -10,7 +10,7 @@ import msgspec
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.request_ids import key_of_content
-from schedulemesh.domain.sentences import say
+from schedulemesh.domain.sentences import did_you_mean, say
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.arrays import refused_as_array
 from schedulemesh.engine.admission.decide import submit
@@ -85,7 +85,6 @@ from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
 from schedulemesh.engine.transaction import Step, Transaction
-from schedulemesh.errors import nearest
 
 #: Facts on which nothing depends that happens: what was answered, or that something kept is forgotten.
 _ANSWERS = (RequestAnswered, AnswersForgotten, StatesForgotten)
@@ -287,10 +286,11 @@ def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> Reques
     unknown = [p for p in stimulus.policy.protected_pools if p not in tx.state.ledger.accounts]
     if "protected_pools" not in stimulus.changes or not unknown:
         return Done()
-    names = ", ".join(map(repr, unknown[:_NAMED]))
-    more = f" and {len(unknown) - _NAMED:,} others" if len(unknown) > _NAMED else ""
-    message = f"protected_pools names {names}{more}, and there is no such pool as yet"
-    return Done(warnings=(message,))
+    pools, others = [*map(repr, unknown[:_NAMED])], len(unknown) - _NAMED
+    named = say("names", names=pools)
+    if others > 0:
+        named = say("names_and_others", names=pools, count=others)
+    return Done(warning_texts=(say("protects_unknown_pools", pools=named),))
 
 
 def _register_handlers(tx: Transaction, stimulus: s.StateHandlersGiven) -> RequestOutcome:
@@ -304,11 +304,9 @@ def _register_handlers(tx: Transaction, stimulus: s.StateHandlersGiven) -> Reque
     pools = tx.state.ledger.accounts
     if stimulus.pool_name in pools:
         return Done()
-    message = (
-        f"there is no pool {stimulus.pool_name!r} as yet{nearest(stimulus.pool_name, pools)}; the handlers "
-        "are kept, and take effect when it is created"
-    )
-    return Done(warnings=(message,))
+    near = did_you_mean(stimulus.pool_name, pools)
+    warning = say("handlers_without_pool", pool=stimulus.pool_name, near=near)
+    return Done(warning_texts=(warning,))
 
 
 def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:

@@ -12,12 +12,34 @@ from schedulemesh.domain.request_ids import bound_id
 from schedulemesh.domain.tokens import Role, TokenSpec
 
 
+class RequestSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a request came from, for the record: nothing that is allowed depends on it."""
+
+    #: The address, or the process as it describes itself.
+    address: str = ""
+    #: The user of the process that asked, as user@host; empty: not known.
+    user: str = ""
+    #: Whether the system has said who the user is, not only the process itself.
+    user_verified: bool = False
+
+
+#: A request that came from nowhere.
+NO_SOURCE = RequestSource()
+
+
 class TokenCaller(msgspec.Struct, frozen=True, kw_only=True):
     """The holder of a token, as the process that has checked the token tells the supervisor."""
 
     token: TokenSpec
-    #: The address that the request came from.
+    #: See RequestSource.
     address: str = ""
+    user: str = ""
+    user_verified: bool = False
+
+    @property
+    def source(self) -> RequestSource:
+        """Where its request came from."""
+        return RequestSource(address=self.address, user=self.user, user_verified=self.user_verified)
 
     @property
     def role(self) -> Role:

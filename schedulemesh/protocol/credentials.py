@@ -17,6 +17,8 @@ SOCKET = "socket"
 
 #: The environment variable with the token of clients.
 ENVIRONMENT_VARIABLE = "SCHEDULEMESH_TOKEN"
+#: The header with the user and the host of a client of the HTTP API, which nothing proves.
+CLIENT_USER_HEADER = "schedulemesh-user"
 
 #: Characters of a secret. A shorter one could be guessed.
 _LEAST, _MOST = 16, 512
@@ -44,7 +46,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         if not self.pid:
             return ""
         process = f"ray job {_id(self.job_id)}, node {_id(self.node_id)}, pid {self.pid}"
-        user = _user(self.user)
+        user = user_at_host(self.user)
         return f"{user}, {process}" if user else process
 
     def __repr__(self) -> str:
@@ -73,8 +75,8 @@ def _id(text: str) -> str:
     return "".join(filter(str.isalnum, text[:_MOST_OF_ID]))
 
 
-def _user(user: str) -> str:
-    """A user as it is recorded: short, on one line, without what separates it from the rest."""
+def user_at_host(user: str) -> str:
+    """A user and its host as they are recorded: short, on one line, without what separates them there."""
     allowed = (c for c in user[:_MOST_OF_USER] if c.isalnum() or c in "@._-+")
     return "".join(allowed)
 

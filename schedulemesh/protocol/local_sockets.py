@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import socket
 import stat
 import struct
@@ -122,3 +123,12 @@ def _opened(folder: Path) -> Iterator[int]:
 def _within(opened: int, name: str) -> str:
     """The path of a file in an opened folder, however long the path of that is."""
     return f"/proc/self/fd/{opened}/{name}"
+
+
+def user_of(uid: int) -> str:
+    """A user of this machine as user@host; one without a name by its number."""
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"uid-{uid}"
+    return f"{name}@{socket.gethostname()}"

@@ -81,9 +81,15 @@ def result_of(outcome: RequestOutcome) -> Result:
     answer: Result = {"success": True}
     if isinstance(outcome, Done) and outcome.change is not None:
         answer["detail"] = outcome.change.value
-    if isinstance(outcome, Done) and outcome.warnings:
-        answer["warnings"] = list(outcome.warnings)
-    return answer
+    return {**answer, **warnings_of(outcome)}
+
+
+def warnings_of(outcome: RequestOutcome | None) -> Result:
+    """The part of an answer that says what its caller may not have intended; empty where there is nothing."""
+    if not isinstance(outcome, Done) or not outcome.warning_texts:
+        return {}
+    texts = [msgspec.to_builtins(text) for text in outcome.warning_texts]
+    return {"warnings": list(outcome.warnings), "sentences": {"warnings": texts}}
 
 
 def _short(of_quota: Resources, of_node: Resources) -> dict[str, Amounts]:

@@ -131,8 +131,9 @@ _CHINESE = re.compile("[\u4e00-\u9fff]")
 _API = "/api/v1"
 #: An id of a node of Ray's, and the least digits of it that are shown, which name it too.
 _NODE_ID, _DIGITS = re.compile(r"\b[0-9a-f]{56}\b"), 8
-#: The fields of answers that have sentences.
+#: The fields of answers that are a sentence, or a list of sentences.
 _SENTENCES = frozenset(("error", "hint", "no_estimate"))
+_LISTS = frozenset(("warnings",))
 
 
 def translated(data: Any, language: Language) -> Any:
@@ -146,11 +147,23 @@ def translated(data: Any, language: Language) -> Any:
     return [translated(one, language) for one in data] if isinstance(data, (list, tuple)) else data
 
 
-def _translations(sentences: Mapping[str, Any], language: Language) -> Iterator[tuple[str, str]]:
+def _translations(
+    sentences: Mapping[str, Any], language: Language
+) -> Iterator[tuple[str, str | list[str]]]:
     """What fields say in a language; nothing of a newer scheduler's sentence that has no text here."""
-    for field, sentence in sentences.items():
+    for field, encoded in sentences.items():
         with suppress(KeyError):
-            yield field, translation(msgspec.convert(sentence, Sentence), language)
+            if isinstance(encoded, (list, tuple)):
+                yield field, [_translation(one, language) for one in encoded]
+            else:
+                yield field, _translation(encoded, language)
+
+
+def _translation(encoded: Any, language: Language) -> str:
+    """A sentence as plain data in a language; a text of others as it is. Raises as ``translation``."""
+    if isinstance(encoded, str):
+        return encoded
+    return translation(msgspec.convert(encoded, Sentence), language)
 
 
 def in_commands(sentence: str) -> str:
@@ -172,13 +185,17 @@ def in_requests(sentence: str) -> str:
 def reworded(data: Any, words: Callable[[str], str]) -> Any:
     """An answer whose sentences are in other words."""
     if isinstance(data, Mapping):
-        return {
-            key: words(value)
-            if key in _SENTENCES and isinstance(value, str)
-            else reworded(value, words)
-            for key, value in data.items()
-        }
+        return {key: _reworded(key, value, words) for key, value in data.items()}
     return [reworded(one, words) for one in data] if isinstance(data, (list, tuple)) else data
+
+
+def _reworded(field: str, value: Any, words: Callable[[str], str]) -> Any:
+    """The value of a field of an answer whose sentences are in other words."""
+    if field in _SENTENCES and isinstance(value, str):
+        return words(value)
+    if field in _LISTS and isinstance(value, (list, tuple)):
+        return [words(one) if isinstance(one, str) else reworded(one, words) for one in value]
+    return reworded(value, words)
 
 
 def _as_command(call: re.Match[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import platform
 import time
 from collections.abc import Coroutine, Sequence
@@ -38,9 +39,9 @@ from schedulemesh.protocol.answers import (
     WithHandles,
     encode_answer,
 )
-from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.callers import RequestSource, TokenCaller
 from schedulemesh.protocol.frames import Ask
-from schedulemesh.protocol.local_sockets import socket_name
+from schedulemesh.protocol.local_sockets import socket_name, user_of
 from schedulemesh.protocol.long_answers import with_encoded_rows
 from schedulemesh.protocol.processor_time import ProcessorTime
 from schedulemesh.protocol.requests import decode_request
@@ -121,6 +122,8 @@ class SupervisorService:
         self._groups = Groups(backend, settings.name, settings.namespace)
         self._witness = Witness(backend, settings.namespace, settings.name)
         self._http = HttpProcess(backend, settings, self._authentication.http_key)
+        #: The user of this process, and of those who ask over its socket.
+        self._user = user_of(os.geteuid())
         #: Whether an earlier process of this supervisor may have begun.
         self._again = backend.was_restarted()
         self._patient_until = time.monotonic() + (_PATIENCE_S if self._again else 0.0)
@@ -176,12 +179,18 @@ class SupervisorService:
         handles that belong to it beside it, if any do. ``credential``: a packed Credential, or the key of
         the process that serves the HTTP API.
         """
+        return await self._ask_from(None, data, refs, credential)
+
+    async def _ask_from(
+        self, source: RequestSource | None, data: bytes, refs: Refs, credential: bytes
+    ) -> bytes | tuple[bytes, list[Handle]]:
+        """As ``ask``. ``source``: where it comes from; None: as the client says."""
         reactor = (await self.ready()).running.reactor
         caller = self._authentication.caller(reactor, credential)
         if isinstance(caller, Refused):
             return encode_answer(Refusal(refused=caller))
-        address = self._authentication.address(credential)
-        return await self._decode_and_answer(data, refs, caller, address)
+        source = source or self._authentication.source(credential)
+        return await self._decode_and_answer(data, refs, caller, source)
 
     async def ask_as(
         self, caller: bytes, data: bytes, key: bytes = b""
@@ -189,7 +198,7 @@ class SupervisorService:
         """As ``ask``, for the process that serves the HTTP API: on behalf of a packed TokenCaller."""
         self._authentication.check_http((await self.ready()).running.reactor, key)
         holder = unpack(caller, TokenCaller)
-        return await self._decode_and_answer(data, NO_REFS, holder, holder.address)
+        return await self._decode_and_answer(data, NO_REFS, holder, holder.source)
 
     async def _ask_here(self, ask: Ask) -> bytes | tuple[bytes, list[bytes | None]]:
         """As ``ask`` and ``ask_as``, for a process on this machine that asks over the socket, where handles
@@ -198,7 +207,8 @@ class SupervisorService:
         if ask.caller:
             answer = await self.ask_as(ask.caller, ask.data, ask.credential)
         else:
-            answer = await self.ask(ask.data, NO_REFS, ask.credential)
+            source = self._source_of_here(ask.credential)
+            answer = await self._ask_from(source, ask.data, NO_REFS, ask.credential)
         if not isinstance(answer, tuple):
             return answer
         if not ask.handles:
@@ -206,8 +216,17 @@ class SupervisorService:
         pack_handle = self._backend.packed_handle
         return answer[0], [None if each is None else pack_handle(each) for each in answer[1]]
 
+    def _source_of_here(self, credential: bytes) -> RequestSource:
+        """Where a request over the socket comes from: that accepts processes of this user only, as the system
+        tells it.
+        """
+        source = self._authentication.source(credential)
+        if self._authentication.is_http(credential):
+            return source
+        return msgspec.structs.replace(source, user=self._user, user_verified=True)
+
     async def _decode_and_answer(
-        self, data: bytes, refs: Refs, caller: TokenCaller | None, address: str
+        self, data: bytes, refs: Refs, caller: TokenCaller | None, source: RequestSource
     ) -> bytes | tuple[bytes, list[Handle]]:
         """The encoded answer to an encoded request, with the Ray handles that belong to it, if any."""
         try:
@@ -215,7 +234,7 @@ class SupervisorService:
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
         requests = await self.ready()
-        answering = requests.answer(request, refs, caller, address)
+        answering = requests.answer(request, refs, caller, source)
         if request.searches:
             answering = _with_search_time(answering)
         answer = await self._carried_out(request, answering)

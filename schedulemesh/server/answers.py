@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.groups import public_groups
+from schedulemesh.domain.language import Language
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     AgentEvicted,
@@ -31,9 +33,8 @@ from schedulemesh.protocol.answers import (
     Response,
     SavedBytes,
 )
-from schedulemesh.protocol.wording import in_requests, reworded
 from schedulemesh.server.listings import Row
-from schedulemesh.server.problems import Problem, status_of
+from schedulemesh.server.problems import Problem, in_language, status_of
 
 
 def rows_of(answer: AnyAnswer) -> Sequence[Row]:
@@ -45,13 +46,13 @@ def rows_of(answer: AnyAnswer) -> Sequence[Row]:
     raise unexpected(answer)
 
 
-def plain(answer: AnyAnswer) -> dict[str, Any]:
-    """What a single answer says. Raises Problem for a refusal."""
+def plain(answer: AnyAnswer, language: Language = "en") -> dict[str, Any]:
+    """What a single answer says; sentences about a task are in a language. Raises Problem for a refusal."""
     match answer:
         case Details():
             return {"success": True, **answer.facts}
         case Explained():
-            return dict(reworded(public.explained(answer.explanation), in_requests))
+            return in_language(public.explained(answer.explanation), language)
         case Evaluated():
             return dict(public.evaluated(answer.evaluation))
         case PoolResponse():
@@ -118,11 +119,13 @@ def _cancelled(outcome: TasksCancelled) -> dict[str, Any]:
     if not refused:
         return {"success": True, "already_ended": list(outcome.already_ended), "refused": {}}
     first = next(iter(outcome.refused.values()))
+    error = say("tasks_not_cancelled", count=len(refused), why=first.error_text)
     raise Problem(
         status_of(first.reason.value),
         first.reason.value,
-        f"{len(refused)} of the tasks were not cancelled: {first.error}",
+        str(error),
         refused=refused,
+        sentences={"error": msgspec.to_builtins(error)},
     )
 
 

@@ -18,6 +18,7 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.calls import AUDITED
 from schedulemesh.api.history import QueryEvents, QueryHistory
 from schedulemesh.api.metrics import GetMetrics
 from schedulemesh.api.nodes import Drain, ListNodeNames, NodeInfo
@@ -28,6 +29,7 @@ from schedulemesh.api.rows import NameOf, named_by
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.api.tokens import AnyTokenChange
 from schedulemesh.config.http import HttpSettings
+from schedulemesh.domain.language import Language
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_names import nodes_named, unknown_node
 from schedulemesh.domain.reasons import Reason
@@ -61,13 +63,16 @@ from schedulemesh.server.openapi import document
 from schedulemesh.server.pacing import AnswerT, TokenSearchPace
 from schedulemesh.server.page.app import Page
 from schedulemesh.server.parameters import read_parameters
+from schedulemesh.server.peers import with_user
 from schedulemesh.server.problems import (
     Problem,
     answer_failure,
     answer_problem,
     answer_unknown,
     encode_json,
+    in_language,
     json_response,
+    language_of,
     unavailable,
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
@@ -255,6 +260,8 @@ class _Calls:
         if not kind.changes_state:
             _allowed(request, kind)
         caller: TokenCaller = request.state.caller
+        if kind in AUDITED:
+            caller = await with_user(caller, request.scope)
         call = _by(caller, decoded)
         ask = partial(self._gateway.ask_packed, call, caller)
         response = await self._answered(request, call, ask, _packed_response)
@@ -387,7 +394,8 @@ class _Calls:
             _allowed(request, type(call))
             _check_no_parameters(request)
             ask = partial(self._reads.ask, call)
-            return await self._rows_response(await self._answered(request, call, ask, plain))
+            respond = partial(plain, language=language_of(request))
+            return await self._rows_response(await self._answered(request, call, ask, respond))
 
         return answer
 
@@ -472,14 +480,16 @@ class _Calls:
                 _allowed(request, change.asks)
                 raise
             # What the role does not allow is refused by the supervisor, which records it.
+            if change.asks in AUDITED:
+                caller = await with_user(caller, request.scope)
             if is_packed:
                 ask_packed = partial(self._gateway.ask_packed, call, caller)
                 return await self._answered(request, call, ask_packed, _packed_response)
             ask = partial(self._gateway.ask, call, caller)
             if change.reveals:
-                respond = partial(_response_with_secret, secret)
+                respond = partial(_response_with_secret, secret, language_of(request))
             else:
-                respond = partial(_change_response, call)
+                respond = partial(_change_response, call, language_of(request))
             response = await self._answered(request, call, ask, respond)
             if change.asks in TOKEN_CHANGES:
                 self._tokens.outdated()
@@ -523,19 +533,27 @@ def _packed_response(encoded: bytes) -> Response:
     return Response(encoded, media_type=MSGPACK)
 
 
-def _change_response(call: Call, answer: AnyAnswer) -> Response:
-    """The response to a change. Raises Problem for a refusal."""
+def _change_response(call: Call, language: Language, answer: AnyAnswer) -> Response:
+    """The response to a change, its warnings in a language. Raises Problem for a refusal."""
     facts = plain(answer)
     if isinstance(call, SubmitTask) and call.submission.dry_run:
         del facts["state"]
         facts["dry_run"] = True
-    return json_response(facts)
+    return json_response(_with_warnings(facts, language))
 
 
-def _response_with_secret(secret: str, answer: AnyAnswer) -> Response:
+def _with_warnings(facts: dict[str, Any], language: Language) -> dict[str, Any]:
+    """The answer to a change, its warnings in a language; texts of others in it stay as they are."""
+    if "warnings" not in facts:
+        return facts
+    sentences = {field: facts[field] for field in ("warnings", "sentences")}
+    return {**facts, **in_language(sentences, language)}
+
+
+def _response_with_secret(secret: str, language: Language, answer: AnyAnswer) -> Response:
     """The response to a change that has made a secret: a repetition is refused, because that was not kept."""
     try:
-        return json_response({**plain(answer), "token": secret})
+        return json_response({**_with_warnings(plain(answer), language), "token": secret})
     except Problem as problem:
         if problem.body["reason"] != Reason.REQUEST_ID_REUSED.value:
             raise

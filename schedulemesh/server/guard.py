@@ -22,6 +22,7 @@ from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.portions import STEPS_BETWEEN
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.parameters import path_of
+from schedulemesh.server.peers import is_proxied
 from schedulemesh.server.problems import Problem, json_response, unavailable
 from schedulemesh.server.request_limits import check_query
 
@@ -53,9 +54,6 @@ MAX_ANSWERS, MAX_ANSWERS_OF_TOKEN, _PART = 512 * 1024 * 1024, 128 * 1024 * 1024,
 _OPEN, _OPEN_ON_LOOPBACK = ("/healthz", "/proof"), "/metrics"
 #: What the paths of calls begin with; all others but those above are the page's.
 _CALLS = "/api/"
-
-#: Headers that proxies add.
-_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 class TokenSource(Protocol):
@@ -301,8 +299,7 @@ def _site(origin: str) -> str:
 
 def _from_loopback(scope: Scope, headers: Headers) -> bool:
     """Whether a process of this machine asks for itself: a proxy asks for others, who may be anywhere."""
-    proxied = any(name in headers for name in _OF_PROXIES)
-    return not proxied and address_of(scope) in ("127.0.0.1", "::1")
+    return not is_proxied(headers) and address_of(scope) in ("127.0.0.1", "::1")
 
 
 def address_of(scope: Scope) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from schedulemesh.domain.language import Language, preferred_language
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.protocol.wording import in_requests, reworded
+from schedulemesh.protocol.wording import in_requests, reworded, translated
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +87,24 @@ def json_response(
     )
 
 
-def answer_problem(_request: Request, problem: Exception) -> Response:
-    """The answer to a request that ended in a Problem."""
+def language_of(request: Request) -> Language:
+    """The language in which a client wants sentences."""
+    return preferred_language(request.headers.get("accept-language", ""))
+
+
+def answer_problem(request: Request, problem: Exception) -> Response:
+    """The answer to a request that ended in a Problem, in the language of the request."""
     if not isinstance(problem, Problem):
         raise problem
-    return json_response(reworded(problem.body, in_requests), problem.status, problem.headers)
+    return json_response(
+        in_language(problem.body, language_of(request)), problem.status, problem.headers
+    )
+
+
+def in_language(answer: Mapping[str, Any], language: Language) -> dict[str, Any]:
+    """An answer whose sentences are in a language, and in the words of the HTTP API."""
+    spoken = answer if language == "en" else translated(answer, language)
+    return dict(reworded(spoken, in_requests))
 
 
 def answer_unknown(request: Request, error: Exception) -> Response:

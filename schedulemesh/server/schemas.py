@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from schedulemesh.api.cluster import SchedulerAbout
 from schedulemesh.api.exec_sessions import ExecStarted
+from schedulemesh.api.results import SentenceInfo
 from schedulemesh.domain.resources import Amounts
 
 
@@ -139,4 +140,6 @@ class ChangeDone(TypedDict, total=False):
 
     success: bool
     detail: str
+    #: What the caller may not have meant, in the language of Accept-Language, and its sentences.
     warnings: list[str]
+    sentences: dict[str, list[SentenceInfo]]

@@ -34,6 +34,7 @@ from schedulemesh.protocol.agents import (
     pack,
     unpack,
 )
+from schedulemesh.protocol.callers import RequestSource
 from schedulemesh.protocol.credentials import Credential
 from schedulemesh.runtime.backend import BackendError, NodeView
 from tests.runtime import virtual_time
@@ -72,8 +73,10 @@ class Connection:
         return Caller(namespace="default", runtime_env={}, owner=self.user)
 
     def call(self, method, data, refs, what):
-        credential = msgspec.msgpack.encode(Credential(user=f"{self.user}@head", pid=PID))
-        return self.day.until(self.day.service.ask(data, refs, credential))
+        credential = msgspec.msgpack.encode(Credential(pid=PID))
+        # As over the HTTP API of the machine, whose system says who asks.
+        source = RequestSource(user=f"{self.user}@head", user_verified=True)
+        return self.day.until(self.day.service._ask_from(source, data, refs, credential))
 
 
 class SharedDay:

@@ -231,3 +231,38 @@ def test_what_has_changed_is_said_without_english_but_names_codes_and_terms(fill
         if english := english_in(done.output, NAMES):
             wrong[change] = english, done.output
     assert not wrong, "\n".join(f"{look}: {what[0]}\n{what[1]}" for look, what in wrong.items())
+
+
+#: Changes that are made, with a warning about each.
+WARNED = (
+    (
+        "pools set train resources.cpu=1000",
+        "资源池 'train' 的配额是 cpu 1000, gpu@any 1，而所有节点合计",
+    ),
+    ("pools set train resources.cpu=1", "资源池 'train' 中，cpu 已用 14，超出新配额 13：随着任务"),
+    ("pools set lab lending_limit.cpu=0 borrowing_limit=0", ""),
+    ("policy set protected_pools=[nope,lab]", "protected_pools 里的 'nope' 目前不存在"),
+    ("pools delete lab", "策略的 protected_pools 仍然指向资源池 'lab'"),
+    ("pools delete train --drain", ""),
+    ("pools set train weight=3", "用 `schedulemesh undrain --pool train` 保留它"),
+)
+
+
+def test_warnings_about_a_change_are_in_chinese(filled, run):
+    for change, warning in WARNED:
+        done = in_chinese(run, change)
+        assert done.exit_code == 0, (change, done.output)
+        assert warning in done.stderr, (change, done.stderr)
+        assert not english_in(done.stderr, NAMES | {"explain"}), (change, done.stderr)
+
+
+def test_warnings_of_a_file_that_is_applied_are_printed_too(filled, run):
+    file = (
+        "cohorts: [{name: other}]\n"
+        "pools: [{name: train, resources: {cpu: 999}}]\n"
+        "policy: {preemption: {protected_pools: [nope]}}\n"
+    )
+    done = run("apply", "-f", "-", "--lang", "zh", input=file, width=400)
+    assert done.exit_code == 0, done.stderr
+    assert "所有节点合计" in done.stderr
+    assert "protected_pools 里的 'nope' 目前不存在" in done.stderr

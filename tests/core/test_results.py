@@ -11,6 +11,7 @@ from schedulemesh.core.client.scheduler import standing_scheduler
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -25,6 +26,7 @@ from schedulemesh.engine.messages.outcomes import (
 from schedulemesh.protocol import public
 from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import EvictedState, Response
+from schedulemesh.protocol.wording import translated
 
 CPU = parse_resources({"cpu": 1})
 VICTIM = Candidate(
@@ -228,8 +230,22 @@ def test_a_preemption():
 
 
 def test_a_success_may_have_warnings():
-    told = public.result_of(Done(change=Change.AGENT_KEPT, warnings=("it goes on",)))
-    assert told == {"success": True, "detail": "agent_kept", "warnings": ["it goes on"]}
+    warnings = (say("agent_kept", agent="a", count=1, tasks=["t"]), "of an old journal")
+    done = public.result_of(Done(change=Change.AGENT_KEPT, warning_texts=warnings))
+    encoded = {"code": "agent_kept", "parameters": {"agent": "a", "count": 1, "tasks": ("t",)}}
+    assert done == {
+        "success": True,
+        "detail": "agent_kept",
+        "warnings": [
+            "agent 'a' was not ended: 1 of its tasks go on (t)",
+            "of an old journal",
+        ],
+        "sentences": {"warnings": [encoded, "of an old journal"]},
+    }
+    assert translated(done, "zh")["warnings"] == [
+        "Agent 'a' 没有结束：它还有 1 个任务在运行（t）",
+        "of an old journal",
+    ]
 
 
 def test_a_manually_evicted_task_has_the_result_of_saving():

@@ -11,6 +11,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import StreamRequestHandler, ThreadingTCPServer
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 SECRET = "SECabc"
@@ -60,11 +61,21 @@ def _text(body):
 
 
 def slack(query, body):
-    return (body["text"], "ok") if set(body) == {"text"} else "invalid_payload"
+    return (body["text"], "ok") if set(body) == {"text"} else Status(400, "invalid_payload")
+
+
+class Status(NamedTuple):
+    """An answer of Slack, or of what is before a service, with another status than 200."""
+
+    code: int
+    text: str
+    headers: dict[str, str] = {}  # noqa: RUF012  # it is not changed
 
 
 class ChatServer:
-    """A bot's address. All answers have the status 200, as those of the first three services do."""
+    """A bot's address. Answers have the status 200, as those of the first three services do, or that of a
+    Status.
+    """
 
     def __init__(self, service, refusals=()):
         #: Answers that come first.
@@ -83,11 +94,16 @@ class ChatServer:
                 answer = outer.refusals.pop(0) if outer.refusals else None
                 if answer is None:
                     answer = service(parse_qs(urlsplit(self.path).query), body)
+                status = answer if isinstance(answer, Status) else Status(200, "")
+                if isinstance(answer, Status):
+                    answer = status.text
                 if isinstance(answer, tuple):
                     text, answer = answer
                     outer.accepted.put(text)
                 data = answer if isinstance(answer, str) else json.dumps(answer)
-                self.send_response(200)
+                self.send_response(status.code)
+                for name, value in status.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data.encode())
 
@@ -109,7 +125,9 @@ class ChatServer:
 class MailServer:
     """A mail server on this machine, with a login and without encryption."""
 
-    def __init__(self):
+    def __init__(self, unknown=()):
+        #: Addressees that it refuses.
+        self.unknown = unknown
         #: The addressees and the lines of each mail.
         self.received: queue.Queue[tuple[list[str], bytes]] = queue.Queue()
         #: All that clients have said.
@@ -129,8 +147,12 @@ class MailServer:
                         case "AUTH":
                             answer = "235 welcome"
                         case "RCPT":
-                            addressees.append(command.partition("<")[2].rstrip(">"))
-                            answer = "250 ok"
+                            address = command.partition("<")[2].rstrip(">")
+                            if address in outer.unknown:
+                                answer = "550 5.1.1 no such user"
+                            else:
+                                addressees.append(address)
+                                answer = "250 ok"
                         case "DATA":
                             self.wfile.write(b"354 go on\r\n")
                             data = b"".join(iter(self.rfile.readline, b".\r\n"))

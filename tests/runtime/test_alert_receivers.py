@@ -25,6 +25,7 @@ from tests.runtime.chat_services import (
     SECRET,
     ChatServer,
     MailServer,
+    Status,
     dingtalk,
     feishu,
     slack,
@@ -59,6 +60,9 @@ REFUSALS = [
     ("wecom", "[]", "has no code"),
     ("slack", "invalid_payload", "it answered 'invalid_payload'"),
     ("slack", "", "it answered ''"),
+    ("slack", Status(404, "no_service"), "it answered with status 404: no_service$"),
+    ("slack", Status(403, ""), "it answered with status 403$"),
+    ("feishu", Status(400, '{"code":11232,\n "msg":"frequency limited"}'), "status 400: .*limited"),
 ]
 
 
@@ -206,6 +210,23 @@ def test_the_end_of_a_scheduler_does_not_wait_for_an_interval():
     assert sent == [1, 2]
 
 
+def test_a_service_says_when_the_next_attempt_may_come(serve, monkeypatch):
+    """As Slack does with the status 429."""
+    server, waits = serve("slack", Status(429, "rate_limited", {"Retry-After": "37"})), []
+    made = Outbox("slack", bot("slack", server))
+
+    def wait(until, needed):
+        waits.append((round(until - time.monotonic()), needed))
+
+    monkeypatch.setattr(made, "_wait", wait)
+    made.start()
+    made.put([alert()])
+    assert made.drained(time.monotonic() + 20.0)
+    made.close()
+    assert waits[0] == (37, True)
+    assert made.counts() == {"delivered": 1, "failed": 1, "given_up": 0}
+
+
 def test_a_proxy_is_asked_for_the_whole_address(serve):
     server = serve("slack")
     webhook = Webhook(
@@ -236,6 +257,29 @@ def test_a_mail_has_the_text_in_both_languages(mail_server):
         assert message["Subject"] == f"ScheduleMesh mesh: {subject}"
         assert message["From"] == "mesh@example.com"
         assert "研究" in message.get_content()
+
+
+def test_one_addressee_who_is_unknown_does_not_have_the_others_get_the_mail_again(
+    mail_server, caplog
+):
+    mail_server.unknown = ("b@example.com",)
+    sender = MailSender(mail(mail_server), "mesh")
+    made = outbox(sender)
+    made.put([alert()])
+    assert made.drained(time.monotonic() + 20.0)
+    made.close()
+    addressees, _ = mail_server.received.get_nowait()
+    assert addressees == ["a@example.com"]
+    assert mail_server.received.empty()
+    assert "the server refused b@example.com (550 5.1.1 no such user)" in caplog.text
+    # A test message says it, too.
+    assert "550" in str(made.attempt([alert()]))
+
+
+def test_a_mail_that_all_refuse_is_sent_again(mail_server):
+    mail_server.unknown = ("a@example.com", "b@example.com")
+    with pytest.raises(OSError, match="no such user"):
+        MailSender(mail(mail_server), "mesh")([alert()])
 
 
 def test_a_server_without_encryption_is_not_told_the_password(mail_server):

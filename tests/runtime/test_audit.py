@@ -10,7 +10,7 @@ from msgspec import json
 
 from schedulemesh.api.agents import DeleteAgent, ListAgents
 from schedulemesh.api.audit import ListAuditPage, QueryAudit
-from schedulemesh.api.calls import CHANGES
+from schedulemesh.api.calls import AUDITED, CHANGES
 from schedulemesh.api.pages import PageQuery, Selection
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ListPools, ResizePool
@@ -34,9 +34,9 @@ from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE, Credential
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.security import audit as audit_module
-from schedulemesh.runtime.security.audit import AUDITED, is_so_already
 from schedulemesh.runtime.security.audit import _request as audit_request
 from schedulemesh.runtime.security.audit import _row as audit_row
+from schedulemesh.runtime.security.audit import is_so_already
 from schedulemesh.store.journal import InDoubtError
 from tests.counted_calls import calls_of
 from tests.runtime.test_authentication import FIRST, ask, issue, journal, mesh, start

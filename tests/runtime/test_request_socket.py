@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import struct
 import threading
 
 import pytest
 from msgspec.structs import replace
 
+from schedulemesh.api.audit import QueryAudit
 from schedulemesh.api.cluster import GetAbout
-from schedulemesh.api.pools import CreatePool, ListPools
+from schedulemesh.api.pools import CreatePool, EnsurePool, ListPools
 from schedulemesh.client import socket_channel
 from schedulemesh.client.socket_channel import SocketChannel
 from schedulemesh.config.auth import AuthSettings
@@ -21,6 +23,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import Details, Listed, PoolResponse, decode_answer
 from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.credentials import Credential
 from schedulemesh.protocol.frames import (
     MAX_REQUEST,
     Answered,
@@ -31,7 +34,7 @@ from schedulemesh.protocol.frames import (
     from_supervisor,
     greeting,
 )
-from schedulemesh.protocol.local_sockets import connect
+from schedulemesh.protocol.local_sockets import connect, user_of
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import request_socket
 from schedulemesh.runtime.request_socket import RequestSocket, SocketLimits
@@ -573,3 +576,20 @@ def test_only_the_process_of_the_http_api_asks_for_others(supervisors):
     assert refused.reason.value == "not_allowed"
     assert client.ask(4, data, credential=key, caller=b"no caller") is None
     client.socket.close()
+
+
+def test_the_system_says_who_asks_at_the_socket_and_nobody_says_it_over_ray(supervisors):
+    supervisor = supervisors()
+    credential = pack(Credential(user="eve@elsewhere", pid=7))
+    client = Client(supervisor.service._socket.address)
+    pools = [
+        EnsurePool(name=name, resources=parse_resources({"cpu": 1}), labels={})
+        for name in ("p", "q")
+    ]
+    client.ask(1, encode_request(pools[0]), credential=credential)
+    client.socket.close()
+    supervisor.do(supervisor.service.ask(encode_request(pools[1]), ([], []), credential))
+    over_ray, at_socket = supervisor.do(supervisor.requests.answer(QueryAudit(), ((), ()))).rows
+    assert (over_ray["who"], over_ray["who_verified"]) == ("eve@elsewhere", False)
+    assert (at_socket["who"], at_socket["who_verified"]) == (user_of(os.geteuid()), True)
+    assert at_socket["address"].startswith("eve@elsewhere, "), "it stays as the client has said it"

@@ -14,7 +14,9 @@ from schedulemesh.config.traces import TraceSettings
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.runtime import supervisor
 from schedulemesh.runtime.services import traces
-from schedulemesh.runtime.traces.spans import spans_of
+from schedulemesh.runtime.traces import collector as traces_module
+from schedulemesh.runtime.traces.spans import Reception, spans_of
+from schedulemesh.version import VERSION
 from tests.runtime.composition import InThread
 from tests.runtime.test_history import make_pool, run_task
 
@@ -92,7 +94,9 @@ class Collector:
     """An OpenTelemetry collector that accepts as it is told."""
 
     def __init__(self):
-        self.spans, self.headers, self.status = [], [], 200
+        self.spans, self.headers, self.scopes, self.status = [], [], set(), 200
+        #: Whether a span is one that it does not take.
+        self.refuses = lambda _span: False
         self.asked = threading.Semaphore(0)
         collector = self
 
@@ -101,8 +105,7 @@ class Collector:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     data = gzip.decompress(data)
-                collector.take(dict(self.headers), data)
-                self.send_response(collector.status)
+                self.send_response(collector.take(dict(self.headers), data))
                 self.end_headers()
                 collector.asked.release()
 
@@ -115,15 +118,31 @@ class Collector:
 
     def take(self, headers, data):
         if self.status != 200:
-            return
+            return self.status
         self.headers.append(headers)
         request = ExportTraceServiceRequest.FromString(data)
-        for resource in request.resource_spans:
-            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        if any(self.refuses(span) for span in _spans(request)):
+            return 400
+        self.spans += _spans(request)
+        self.scopes |= {
+            (scope.scope.name, scope.scope.version)
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+        }
+        return 200
 
     def close(self):
         self.server.shutdown()
         self.server.server_close()
+
+
+def _spans(request):
+    return [
+        span
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
 
 
 @pytest.fixture
@@ -181,6 +200,7 @@ def test_a_collector_receives_what_has_ended_once(begin, collector):
     assert (running.parent_span_id, running.trace_id) == (whole.span_id, whole.trace_id)
     assert collector.headers[0]["authorization"] == "secret"
     assert collector.headers[0]["x-team"] == "gpu"
+    assert collector.scopes == {("schedulemesh", VERSION)}
 
 
 def test_a_restarted_supervisor_sends_what_has_ended_meanwhile(begin, collector):
@@ -196,7 +216,7 @@ def test_what_a_collector_does_not_take_is_sent_again_after_a_while(begin, colle
     mesh = begin()
     make_pool(mesh)
     sending = round_of(mesh)
-    collector.status = 400
+    collector.status = 403
     run_task(mesh, "t1")
     round_of(mesh, sending)
     assert collector.asked.acquire(timeout=30)
@@ -206,3 +226,29 @@ def test_what_a_collector_does_not_take_is_sent_again_after_a_while(begin, colle
     monkeypatch.setattr(sending, "_not_before", 0.0)
     round_of(mesh, sending)
     assert names(collector).count("t1") == 1
+
+
+def test_an_attempt_that_a_collector_refuses_does_not_keep_back_the_others(
+    begin, collector, caplog
+):
+    """Status 400: by the protocol it is not sent again."""
+    mesh = begin()
+    make_pool(mesh)
+    sending = round_of(mesh)
+    collector.refuses = lambda span: span.name == "t2"
+    for task_id in ("t1", "t2", "t3"):
+        run_task(mesh, task_id)
+    round_of(mesh, sending)
+    assert [name for name in names(collector) if name in ("t1", "t2", "t3")] == ["t1", "t3"]
+    assert "the collector refuses the trace of an attempt of t2" in caplog.text
+    collector.refuses = lambda _span: False
+    round_of(mesh, sending)
+    assert "t2" not in names(collector)
+
+
+def test_texts_that_are_no_utf_8_are_sent_with_escapes(collector):
+    settings = TraceSettings(endpoint=collector.url)
+    failed = {**ATTEMPT, "state": "failed", "error": "\ud800", "owner": "\udfff"}
+    sender = traces_module.Collector(settings, "mesh", "space")
+    assert sender.send(spans_of(failed, "default/head")) is Reception.TAKEN
+    assert collector.spans[0].status.message == r"\ud800"

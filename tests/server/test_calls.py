@@ -433,3 +433,36 @@ def test_fields_of_policies_are_known_and_null_is_their_default(api, path, field
     default = api.get(path)["policy"][field]
     assert api.send("PATCH", path, {field: 7})["policy"][field] == 7
     assert api.send("PATCH", path, {field: None})["policy"][field] == default
+
+
+def in_chinese(api, method, path, body=None):
+    """The status and the JSON of an answer to who prefers Chinese."""
+    headers = {"accept-language": "de, zh-CN;q=0.9, en;q=0.8"}
+    answer = api.client.request(method, f"/api/v1{path}", json=body, headers=headers)
+    return answer.status_code, answer.json()
+
+
+def test_sentences_are_in_the_language_that_a_client_accepts(busy):
+    status, answer = in_chinese(busy, "GET", "/tasks/nope")
+    assert (status, answer["reason"]) == (404, "task_not_found")
+    assert answer["error"].startswith("没有任务 'nope'")
+    _, answer = in_chinese(busy, "POST", "/tasks/cancel", {"task_ids": ["nope", "neither"]})
+    assert answer["error"].startswith("有 2 个任务没有取消：没有任务 'nope'")
+    assert answer["refused"]["neither"]["error"].startswith("没有任务 'neither'")
+    assert busy.send("POST", "/tasks/cancel", {"task_ids": ["nope"]}, 404)["error"].startswith(
+        "1 of the tasks were not cancelled: there is no task 'nope'"
+    )
+
+
+def test_warnings_about_a_change_are_in_that_language_and_in_the_words_of_the_api(busy):
+    _, answer = in_chinese(busy, "PATCH", "/policy", {"protected_pools": ["nope"]})
+    assert answer["warnings"] == ["protected_pools 里的 'nope' 目前不存在"]
+    (warning,) = answer["sentences"]["warnings"]
+    assert warning["code"] == "protects_unknown_pools"
+    api = busy.send("PATCH", "/policy", {"protected_pools": ["neither"]})
+    assert api["warnings"] == ["protected_pools names 'neither', and there is no such pool as yet"]
+    node_id = busy.get("/nodes")["items"][0]["node_id"]
+    busy.send("PUT", f"/nodes/{node_id}/cordon")
+    busy.send("PUT", f"/nodes/{node_id}/drain")
+    _, answer = in_chinese(busy, "DELETE", f"/nodes/{node_id}/drain")
+    assert f"用 DELETE /api/v1/nodes/{node_id}/cordon 解除封锁" in answer["warnings"][0]

@@ -19,6 +19,7 @@ from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import POOL_STATES, EnsurePool, ListPools
 from schedulemesh.api.tasks import PHASES, SubmitTask
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
+from schedulemesh.domain.language import preferred_language
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
@@ -32,7 +33,7 @@ from schedulemesh.server.page.actions import ACTIONS
 from schedulemesh.server.page.bars import bars_of_pool
 from schedulemesh.server.page.nodes import GpuHolding, gpu_picture
 from schedulemesh.server.page.texts import TEXTS
-from schedulemesh.server.page.words import WORDS, language_asked_for
+from schedulemesh.server.page.words import WORDS
 from tests.server.scenes import large, nodes, observe, submit, three_teams
 from tests.server.work import CLASS, ask, filled, submission
 
@@ -549,7 +550,7 @@ def test_every_text_is_used_and_there_is_one_for_every_use():
     ],
 )
 def test_the_language_is_what_the_browser_prefers(header, language):
-    assert language_asked_for(header) == language
+    assert preferred_language(header) == language
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ _CELLS: Mapping[str, tuple[str, str]] = {
     "cell_firing": ("{count} firing", "{count} 个触发中"),
     "cell_evicted_for": ("preempted for {evictor}", "preempted，让位给 {evictor}"),
     "cell_unknown": ("(unknown)", "（未知）"),
+    "cell_unverified": ("{who} (unverified)", "{who}（未核实）"),
     "cell_accepted": ("accepted", "已接受"),
     "cell_failed": ("failed", "失败"),
     "cell_flavor": (

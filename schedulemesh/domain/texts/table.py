@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from schedulemesh.domain.texts.change_warnings import CHANGE_WARNINGS
 from schedulemesh.domain.texts.changes import CHANGES
 from schedulemesh.domain.texts.command_output import COMMAND_OUTPUT
 from schedulemesh.domain.texts.demo import DEMO
@@ -20,6 +21,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     **EXPLANATIONS,
     **REFUSALS,
     **CHANGES,
+    **CHANGE_WARNINGS,
     **EXPLAIN_LINES,
     **REHEARSALS,
     **COMMAND_OUTPUT,

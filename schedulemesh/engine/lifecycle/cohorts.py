@@ -47,7 +47,7 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
     change = Change.CREATED if before is None else Change.CHANGED
     pools.update(_tree_of(cohorts, spec.name))
     warnings = (*loans_outside(tx.state, loans), *waits_in_vain(tx.state, pools))
-    return Done(change=change, warnings=warnings)
+    return Done(change=change, warning_texts=warnings)
 
 
 def delete_cohort(tx: Transaction, stimulus: CohortDeletionRequested) -> RequestOutcome:
@@ -108,50 +108,45 @@ def _tree_of(cohorts: CohortTree, name: str) -> Iterator[str]:
     return cohorts.pools_below(cohorts.upwards(name)[-1])
 
 
-def loans_outside(state: MeshState, before: set[tuple[str, str]]) -> tuple[str, ...]:
+def loans_outside(state: MeshState, before: set[tuple[str, str]]) -> tuple[Sentence, ...]:
     """The warnings of loans that the tree of cohorts does not allow any more; ``before``: those that it
     allowed.
     """
     ledger, loans = state.ledger, all_loans(state.ledger)
     return tuple(
-        f"pool {owner!r} has {loans[owner, borrower]} on loan to pool {borrower!r}, with which it "
-        f"shares no cohort any more; the loan ends with its agents, or when {owner!r} reclaims it"
+        say("loan_outside_cohort", owner=owner, borrower=borrower, amount=loans[owner, borrower])
         for owner, borrower in sorted(before - loans_within_trees(ledger))
     )
 
 
-def waits_in_vain(state: MeshState, pool_names: Iterable[str]) -> tuple[str, ...]:
+def waits_in_vain(state: MeshState, pool_names: Iterable[str]) -> tuple[Sentence, ...]:
     """The warnings of tasks that wait in these pools, which cannot hold them as they are defined now."""
     return tuple(
-        message
+        warning
         for pool_name in sorted(set(pool_names) & state.queue.pools.keys())
-        if (message := _waits_in_vain(state, pool_name))
+        if (warning := _waits_in_vain(state, pool_name)) is not None
     )
 
 
-def _waits_in_vain(state: MeshState, pool_name: str) -> str:
+def _waits_in_vain(state: MeshState, pool_name: str) -> Sentence | None:
     tasks = [task for task in state.queue.firsts_of(pool_name) if is_ruled_out(state, task)]
     count = sum(len(task.queue_class.entries) for task in tasks if task.queue_class is not None)
     if not count:
-        return ""
-    named = ", ".join(repr(task.task_id) for task in tasks[:_NAMED])
-    return (
-        f"{count} of the tasks that wait in pool {pool_name!r} cannot start in it as it is defined now: "
-        f"{named}{' and others' if count > len(tasks[:_NAMED]) else ''}; those behind them do not wait for "
-        "them, and explain says what each of them lacks"
-    )
+        return None
+    names = [repr(task.task_id) for task in tasks[:_NAMED]]
+    named = say("firsts_and_others" if count > len(names) else "names", names=names)
+    return say("wait_in_vain", count=count, pool=pool_name, tasks=named)
 
 
-def loans_beyond_limits(state: MeshState, pool_name: str) -> tuple[str, ...]:
+def loans_beyond_limits(state: MeshState, pool_name: str) -> tuple[Sentence, ...]:
     """The warnings of limits of a pool that are below what is on loan."""
     account = state.ledger.accounts[pool_name]
     limits = (
-        ("lending_limit", account.spec.lending_limit, account.lent, "has lent"),
-        ("borrowing_limit", account.spec.borrowing_limit, account.borrowed, "has borrowed"),
+        ("lent_above_limit", account.spec.lending_limit, account.lent),
+        ("borrowed_above_limit", account.spec.borrowing_limit, account.borrowed),
     )
     return tuple(
-        f"{name} of pool {pool_name!r} is below the {amount} that it {what}: no loan ends for that, and no "
-        "further one is made; owners may reclaim what they have lent"
-        for name, limit, amount, what in limits
+        say(code, pool=pool_name, amount=amount)
+        for code, limit, amount in limits
         if limit is not None and limit.room(amount, NOTHING) != amount
     )

@@ -153,11 +153,7 @@ def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
     finish_drain(tx, drain)
     if drain.node_id is None or drain.opens or drain.node_id not in tx.state.cluster.nodes:
         return Done()
-    warning = (
-        f"node {drain.node_id!r} was cordoned before it was drained, and stays so; "
-        f"cordon_node({drain.node_id!r}, cordoned=False) opens it"
-    )
-    return Done(warnings=(warning,))
+    return Done(warning_texts=(say("stays_cordoned", node=drain.node_id),))
 
 
 def finish_drain(tx: Transaction, drain: DrainStarted) -> None:

@@ -19,7 +19,7 @@ from schedulemesh.domain.node_labels import selects
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, size_text, sum_of
-from schedulemesh.domain.sentences import say
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.groups import drop_if_unwanted
@@ -62,7 +62,7 @@ def ensure_pool(tx: Transaction, stimulus: PoolRequested) -> RequestOutcome:
     account = tx.state.ledger.accounts.get(spec.name)
     if account is None:
         tx.emit(PoolEnsured(spec=spec, at=tx.now))
-        return Done(change=Change.CREATED, warnings=_too_big(tx.state, spec))
+        return Done(change=Change.CREATED, warning_texts=_too_big(tx.state, spec))
     if spec.name in tx.state.drains.ending and stimulus.must_last:
         return pool_ending(spec.name)
     if account.spec == spec:
@@ -89,7 +89,7 @@ def ensure_pool(tx: Transaction, stimulus: PoolRequested) -> RequestOutcome:
         *loans_beyond_limits(tx.state, spec.name),
         *waits_in_vain(tx.state, (*pools, *_pools_beside(tx.state, spec.name))),
     )
-    return Done(change=Change.CHANGED, warnings=warnings)
+    return Done(change=Change.CHANGED, warning_texts=warnings)
 
 
 def delete_pool(tx: Transaction, stimulus: PoolDeletionRequested) -> RequestOutcome:
@@ -119,7 +119,7 @@ def delete_pool(tx: Transaction, stimulus: PoolDeletionRequested) -> RequestOutc
     clear_ending(tx)
     finish_deletions(tx)
     gone = name not in state.ledger.accounts
-    return Done(change=Change.DELETED if gone else Change.ENDING, warnings=warnings)
+    return Done(change=Change.DELETED if gone else Change.ENDING, warning_texts=warnings)
 
 
 def rename_pool(tx: Transaction, stimulus: PoolRenameRequested) -> RequestOutcome:
@@ -234,69 +234,66 @@ def _evict(tx: Transaction, agent: Agent) -> None:
     tx.instruct(evict_instruction(tx.state, name))
 
 
-def _holders(state: MeshState, name: str) -> Iterator[str]:
-    """What uses a pool, in words: its agents, what waits in its queue, and what it lends."""
+def _holders(state: MeshState, name: str) -> Iterator[Sentence]:
+    """What uses a pool: its agents, what waits in its queue, and what it lends."""
     agents = sorted(state.agents_of[name])
     if agents:
         tasks = [task_id for agent in agents for task_id in state.running.on_agent(agent)]
-        noun, names = ("task", tasks) if tasks else ("agent", agents)
-        verb = "runs" if len(names) == 1 else "run"
-        yield f"{_counted(noun, len(names), names[:_NAMED])} {verb} in it"
+        code, names = ("pool_runs_tasks", tasks) if tasks else ("pool_runs_agents", agents)
+        yield _counted(code, len(names), names[:_NAMED])
     if (queue := state.queue.pools.get(name)) is not None:
         firsts = [task.task_id for task in state.queue.of_pool(name, end=_NAMED)]
-        verb = "waits" if queue.size == 1 else "wait"
-        yield f"{_counted('task', queue.size, firsts)} {verb} in its queue"
+        yield _counted("pool_queues_tasks", queue.size, firsts)
     for (owner, borrower), amount in sorted(all_loans(state.ledger).items()):
         if owner == name:
-            yield f"pool {borrower!r} has {amount} of it on loan"
+            yield say("pool_has_lent", borrower=borrower, amount=amount)
 
 
-def _counted(noun: str, count: int, firsts: list[str]) -> str:
-    """How many of these there are, and the names of the first ones."""
-    shown = ", ".join(map(repr, firsts))
+def _counted(code: str, count: int, firsts: list[str]) -> Sentence:
+    """How many there are that use a pool, and the names of the first ones."""
     more = ", …" if count > len(firsts) else ""
-    return f"{count:,} {noun}{'' if count == 1 else 's'} ({shown}{more})"
+    return say(code, count=count, names=[*map(repr, firsts)], more=more)
 
 
-def _dangling(state: MeshState, name: str) -> tuple[str, ...]:
+def _dangling(state: MeshState, name: str) -> tuple[Sentence, ...]:
     """The warnings of what goes on naming a pool that is deleted."""
     tokens = [
         token.name
         for token in state.tokens.values()
         if name in token.pools or name in (token.evict_pools or ())
     ]
-    named = [f"token {token!r}" for token in tokens[:_NAMED]]
+    users = [say("named_by_token", token=token) for token in tokens[:_NAMED]]
     if len(tokens) > _NAMED:
-        named.append(f"{len(tokens) - _NAMED:,} other tokens")
+        users.append(say("named_by_tokens", count=len(tokens) - _NAMED))
     if state.policy.protects(name):
-        named.append("protected_pools of the policy")
-    if not named:
-        return ()
-    return (
-        f"pool {name!r} is still named by {', '.join(named)}; a new pool of this name is meant, too",
-    )
+        users.append(say("named_by_policy"))
+    return (say("pool_still_named", pool=name, users=users),) if users else ()
 
 
-def _ends_soon(state: MeshState, name: str) -> tuple[str, ...]:
+def _ends_soon(state: MeshState, name: str) -> tuple[Sentence, ...]:
     """The warning of a change of a pool that is being deleted."""
-    if name not in state.drains.ending:
-        return ()
-    return (f"pool {name!r} is being deleted all the same; undrain_pool({name!r}) keeps it",)
+    ends = name in state.drains.ending
+    return (say("pool_ends_nevertheless", pool=name),) if ends else ()
 
 
-def _above_quota(state: MeshState, name: str) -> tuple[str, ...]:
+def _above_quota(state: MeshState, name: str) -> tuple[Sentence, ...]:
     """The warning of a quota that is less than what is in use."""
     account = state.ledger.accounts[name]
     if not account.above:
         return ()
     in_use = dict((account.reserved + account.used).items())
-    kinds = (
-        f"{kind} {_number(kind, in_use[kind])} in use, {_number(kind, units)} above the new quota"
+    kinds = [
+        say(
+            "kind_above_quota",
+            kind=kind,
+            used=_number(kind, in_use[kind]),
+            above=_number(kind, units),
+        )
         for kind, units in account.above.items()
-    )
+    ]
     lent = account.above.within(account.lent)
-    how = "; what it has lent is called back" if lent else ""
-    return (f"pool {name!r} has {'; '.join(kinds)}: it shrinks as tasks end{how}",)
+    further = say("lent_is_called_back") if lent else ""
+    return (say("pool_above_quota", pool=name, kinds=kinds, further=further),)
 
 
 def _number(kind: str, units: int) -> str:
@@ -311,7 +308,7 @@ def _pools_beside(state: MeshState, pool_name: str) -> tuple[str, ...]:
     return (pool_name, *state.ledger.cohorts.neighbours(pool_name).names)
 
 
-def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
+def _too_big(state: MeshState, spec: PoolSpec) -> tuple[Sentence, ...]:
     """The warning of a quota that exceeds all nodes together."""
     if not state.nodes_known:
         return ()
@@ -322,12 +319,9 @@ def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
         total += flavor.quota_of(of_nodes).beyond(of_nodes)
     if spec.resources.fits(total):
         return ()
-    beyond = spec.resources.beyond(total)
-    message = (
-        f"pool {spec.name!r} promises {spec.resources}, and all nodes together have {total}: {beyond} of it "
-        "cannot be used before nodes join"
-    )
-    return (message,)
+    beyond, quota = spec.resources.beyond(total), spec.resources
+    warning = say("quota_above_nodes", pool=spec.name, quota=quota, total=total, beyond=beyond)
+    return (warning,)
 
 
 def _reshape_groups(tx: Transaction, pool_name: str) -> None:

@@ -230,6 +230,6 @@ def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> Req
 
 def _kept(agent_name: str, others: Sequence[str]) -> Done:
     """The outcome where the agent stays for its other tasks."""
-    shown = ", ".join(map(repr, others[:_TOLD]))
-    warning = f"agent {agent_name!r} was not ended: {len(others)} of its tasks go on ({shown})"
-    return Done(change=Change.AGENT_KEPT, warnings=(warning,))
+    shown = [*map(repr, others[:_TOLD])]
+    warning = say("agent_kept", agent=agent_name, count=len(others), tasks=shown)
+    return Done(change=Change.AGENT_KEPT, warning_texts=(warning,))

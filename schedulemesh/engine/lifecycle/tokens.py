@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
-from schedulemesh.domain.sentences import say
+from schedulemesh.domain.sentences import Sentence, did_you_mean, say
 from schedulemesh.domain.tokens import MAX_TOKENS, Role, TokenSpec, contradiction
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
@@ -15,7 +15,6 @@ from schedulemesh.engine.messages.token_facts import (
     TokenRevoked,
 )
 from schedulemesh.engine.transaction import Transaction
-from schedulemesh.errors import nearest
 
 #: Pools that do not exist of which each gets a warning of its own.
 _WARNED = 10
@@ -51,25 +50,22 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
         )
     tx.emit(TokenIssued(spec=_issued(tx, stimulus, token if stimulus.rotate else None)))
     change = Change.CHANGED if stimulus.rotate else Change.CREATED
-    return Done(change=change, warnings=() if stimulus.rotate else _without_pool(tx, stimulus.spec))
+    warnings = () if stimulus.rotate else _without_pool(tx, stimulus.spec)
+    return Done(change=change, warning_texts=warnings)
 
 
-def _without_pool(tx: Transaction, spec: TokenSpec) -> tuple[str, ...]:
+def _without_pool(tx: Transaction, spec: TokenSpec) -> tuple[Sentence, ...]:
     """A warning for each pool that a token names and that there is not yet; of many for the first of them."""
     pools = tx.state.ledger.accounts
     named = dict.fromkeys((*spec.pools, *(spec.evict_pools or ())))
     missing = [name for name in named if name not in pools]
     warnings = tuple(
-        f"there is no pool {name!r} as yet{nearest(name, pools)}; token {spec.name!r} is limited to it "
-        "all the same"
+        say("token_without_pool", pool=name, near=did_you_mean(name, pools), token=spec.name)
         for name in missing[:_WARNED]
     )
     if len(missing) <= _WARNED:
         return warnings
-    return (
-        *warnings,
-        f"there are no pools as yet of {len(missing) - _WARNED:,} other names either",
-    )
+    return (*warnings, say("token_without_pools", count=len(missing) - _WARNED))
 
 
 def _is_same(token: TokenSpec, stimulus: s.TokenRequested) -> bool:
@@ -107,7 +103,7 @@ def change_token(tx: Transaction, stimulus: s.TokenChangeRequested) -> RequestOu
     if not changed.lasting_operator and (last := _last_operator(tx, token)) is not None:
         return last
     tx.emit(TokenIssued(spec=changed))
-    return Done(change=Change.CHANGED, warnings=_without_pool(tx, changed))
+    return Done(change=Change.CHANGED, warning_texts=_without_pool(tx, changed))
 
 
 #: The fields that limit a submitter.

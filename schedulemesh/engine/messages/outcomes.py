@@ -157,13 +157,24 @@ class ProbeNeeded(Outcome, tag="probe_needed", frozen=True, kw_only=True):
     class_key: str
 
 
-class Done(Outcome, tag="done", frozen=True, kw_only=True):
+class Done(
+    Outcome,
+    tag="done",
+    frozen=True,
+    kw_only=True,
+    rename={"warning_texts": "warnings"},
+):
     """The request was carried out."""
 
     #: What was changed, for requests that may find it done already; None: what was requested.
     change: Change | None = None
-    #: Sentences about what the caller may not have intended.
-    warnings: tuple[str, ...] = ()
+    #: About what the caller may not have intended.
+    warning_texts: tuple[Text, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """About what the caller may not have intended, in English."""
+        return tuple(map(str, self.warning_texts))
 
 
 class Evicted(Outcome, tag="evicted", frozen=True, kw_only=True):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import smtplib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 
 from schedulemesh.config.alert_receivers import Mail, MailSecurity
 from schedulemesh.metrics.alert_evaluation import Alert
+from schedulemesh.runtime.alerts.outbox import PartlyDeliveredError
 from schedulemesh.runtime.alerts.texts import text_of
 
 #: Seconds between two mails.
@@ -26,13 +27,15 @@ class MailSender:
         self._scheduler = scheduler
 
     def __call__(self, alerts: Sequence[Alert]) -> None:
-        """Send alerts in one mail. Raises OSError (which errors of SMTP are) where it was not accepted."""
+        """Send alerts in one mail. Raises OSError (which errors of SMTP are) where it was not accepted, and
+        PartlyDeliveredError where it was for some of the addressees.
+        """
         mail, message = self._mail, self._message(alerts)
         with self._connected() as server:
             if mail.username:
                 server.login(mail.username, mail.password)
             if refused := server.send_message(message):
-                raise OSError(f"the server refused {', '.join(refused)}")
+                raise PartlyDeliveredError(f"the server refused {_reasons(refused)}")
 
     def _message(self, alerts: Sequence[Alert]) -> EmailMessage:
         text = text_of(alerts, self._scheduler, self._mail.language, _MOST_BYTES)
@@ -59,3 +62,11 @@ class MailSender:
                 server.close()
                 raise
         return server
+
+
+def _reasons(refused: Mapping[str, tuple[int, bytes]]) -> str:
+    """The addressees that a server has refused, each with its answer."""
+    return ", ".join(
+        f"{address} ({code} {' '.join(answer.decode(errors='replace').split())})"
+        for address, (code, answer) in refused.items()
+    )

@@ -18,6 +18,13 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 1000
 #: Seconds between two attempts: doubled from the first to the last, each shortened at random by up to half.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
+#: The longest that a receiver may ask to wait before the next attempt.
+RETRY_AFTER_MAX_S = 600.0
+
+
+class PartlyDeliveredError(Exception):
+    """Some of those to whom a message goes have it, and others were refused: it is not sent again."""
+
 
 #: Passes alerts on in one message; raises where it was not accepted.
 Send = Callable[[Sequence[Alert]], None]
@@ -100,6 +107,9 @@ class Outbox:
         while alerts := self._next():
             began = time.monotonic()
             error = self.attempt(alerts)
+            if isinstance(error, PartlyDeliveredError):
+                logger.warning("alert %s by %s: %s", alerts[0].id, self.name, error)
+                error = None
             with self._changed:
                 self._changed.notify_all()
                 if error is None:
@@ -129,7 +139,8 @@ class Outbox:
     def _pause(self, alert: Alert, error: BaseException, failures: int) -> None:
         """Wait before the next attempt, unless it is closed."""
         longest = min(self._retry_s * 2.0 ** min(failures - 1, 30), RETRY_MAX_S)
-        pause_s = longest * random.uniform(0.5, 1.0)
+        asked_s = min(getattr(error, "retry_after_s", 0.0), RETRY_AFTER_MAX_S)
+        pause_s = max(asked_s, longest * random.uniform(0.5, 1.0))
         log = logger.warning if failures == 1 else logger.info
         log(
             "alert %s was not accepted by %s (%s); next attempt in %.1f s",

@@ -26,12 +26,19 @@ DELIVERY_HEADER = "X-ScheduleMesh-Delivery"
 _JSON_HEADERS = {"Content-Type": "application/json", "User-Agent": "schedulemesh"}
 #: Bytes that are read of the body of an answer.
 _MOST_OF_ANSWER = 65_536
+#: Bytes of the reason in it that are shown.
+_MOST_OF_REASON = 200
 #: That of a proxy without one.
 _PROXY_PORT = 80
 
 
 class WebhookError(Exception):
     """A webhook did not accept an alert."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        #: Seconds that it asks to wait before the next attempt; 0: it does not say.
+        self.retry_after_s = retry_after_s
 
 
 class WebhookSender:
@@ -89,8 +96,17 @@ class WebhookSender:
         finally:
             connection.close()
         if not 200 <= response.status < 300:
-            raise WebhookError(f"it answered with status {response.status}")
+            raise self._refused(response, answer)
         return answer
+
+    def _refused(self, response: http.client.HTTPResponse, answer: bytes) -> WebhookError:
+        """The error of an answer with another status than 2xx. Chat services say in the body why."""
+        message = f"it answered with status {response.status}"
+        if self._service is not None:
+            reason = " ".join(answer[:_MOST_OF_REASON].decode(errors="replace").split())
+            message = f"{message}: {reason}".rstrip(": ")
+        wait = response.headers.get("Retry-After", "")
+        return WebhookError(message, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
 
     def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
         """A connection to the host, or to the proxy, which passes on what is encrypted as it is."""

@@ -19,8 +19,6 @@ from msgspec import json
 
 from schedulemesh.api.audit import MAX_LISTED, ChangeInfo, ListAuditPage, QueryAudit
 from schedulemesh.api.call import Call
-from schedulemesh.api.calls import CHANGES
-from schedulemesh.api.leases import ReleaseLease
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.pages import PageQuery, Selected, Selection, foreign_cursor
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
@@ -36,8 +34,7 @@ from schedulemesh.api.pools import (
     ResizePool,
 )
 from schedulemesh.api.queue import ChangeQueuedTask
-from schedulemesh.api.states import SaveTaskState
-from schedulemesh.api.tasks import CompleteTask, RegisterTask, SetTimeLimit, SubmitMany, SubmitTask
+from schedulemesh.api.tasks import SetTimeLimit
 from schedulemesh.api.tokens import (
     ChangeToken,
     CreateToken,
@@ -52,6 +49,7 @@ from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.tokens import LOCAL
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.outcomes import Refused
@@ -69,7 +67,7 @@ from schedulemesh.protocol.answers import (
     details,
     listed,
 )
-from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.callers import RequestSource, TokenCaller
 from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.public import pool_definition
 from schedulemesh.runtime.handlers import handler
@@ -77,18 +75,6 @@ from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.journal import InDoubtError
 
 logger = logging.getLogger(__name__)
-
-#: Changes that are in the history, or happen with every task; recorded only if the caller may not make them.
-_FREQUENT = (
-    SubmitTask,
-    SubmitMany,
-    RegisterTask,
-    CompleteTask,
-    SaveTaskState,
-    ReleaseLease,
-)
-#: Changes that are recorded whatever comes of them.
-AUDITED = frozenset(CHANGES).difference(_FREQUENT)
 
 #: Characters of a text in a record.
 _MOST = 4_000
@@ -122,7 +108,7 @@ class Audit:
         self,
         request: Call,
         caller: TokenCaller | None,
-        address: str,
+        source: RequestSource,
         execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
     ) -> AnyAnswer | WithHandles:
         """Record a change, execute it, and record its outcome. Raises JournalError where ``execute`` does,
@@ -133,16 +119,16 @@ class Audit:
         """
         subject = _changed_alone(request)
         if subject is None:
-            return await self._execute_recorded(request, caller, address, execute)
+            return await self._execute_recorded(request, caller, source, execute)
         lock = self._changing.setdefault(subject, asyncio.Lock())
         async with lock:
-            return await self._execute_recorded(request, caller, address, execute)
+            return await self._execute_recorded(request, caller, source, execute)
 
     async def _execute_recorded(
         self,
         request: Call,
         caller: TokenCaller | None,
-        address: str,
+        source: RequestSource,
         execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
     ) -> AnyAnswer | WithHandles:
         state = self._reactor.state
@@ -152,7 +138,9 @@ class Audit:
             token="" if caller is None else caller.token.name,
             role="" if caller is None else caller.role.value,
             owner="" if caller is None else caller.token.owner,
-            address=address,
+            address=source.address,
+            user=source.user,
+            user_verified=source.user_verified,
             request=_request(request),
             before=_subject(state, request),
         )
@@ -294,10 +282,17 @@ def _value(record: AuditRecord, field: str) -> object:
 
 
 def _who(record: AuditRecord) -> str:
-    """The name of the token, or where a change came without one the user and host that its client names, or
-    else the process that it came from.
+    """The name of the token; where a change came without one, or with that which all processes of a user on
+    this machine have, the user and host, or else the process that it came from.
     """
-    return record.token or record.address.partition(", ray job ")[0]
+    if record.token not in ("", LOCAL):
+        return record.token
+    return record.user or record.token or record.address.partition(", ray job ")[0]
+
+
+def _is_verified(record: AuditRecord) -> bool:
+    """Whether a token or the system of the machine says who requested a change."""
+    return record.user_verified or (bool(record.token) and _who(record) == record.token)
 
 
 def _row(record: AuditRecord) -> ChangeInfo:
@@ -309,6 +304,7 @@ def _row(record: AuditRecord) -> ChangeInfo:
         "role": record.role,
         "owner": record.owner,
         "address": record.address,
+        "user": record.user,
         "request": json.decode(record.request),
         "before": _decoded(record.before),
         "after": _decoded(record.after),
@@ -316,6 +312,7 @@ def _row(record: AuditRecord) -> ChangeInfo:
         "reason": record.reason,
         "error": record.error,
         "who": _who(record),
+        "who_verified": _is_verified(record),
     }
 
 

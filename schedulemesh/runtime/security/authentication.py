@@ -17,7 +17,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import AuthenticationRequested
 from schedulemesh.errors import NotAllowedError
 from schedulemesh.protocol.agents import MessageError, MetricsReport, unpack
-from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.callers import RequestSource, TokenCaller
 from schedulemesh.protocol.credentials import (
     HTTP,
     SOCKET,
@@ -26,6 +26,7 @@ from schedulemesh.protocol.credentials import (
     new_process_secret,
     process_key,
     same,
+    user_at_host,
 )
 from schedulemesh.runtime.reactor import Reactor
 
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: The name of the operator's token with which a scheduler begins.
 FIRST_OPERATOR = "first-operator"
+
+#: How the process of the HTTP API is recorded.
+_HTTP_SERVER = "HTTP server"
 
 #: Seconds between two lines in the log about calls that were not accepted.
 _LOG_EVERY_S = 10.0
@@ -113,9 +117,18 @@ class Authentication:
             )
         return "" if caller is None else f"token {caller.token.name!r}, {address}"
 
+    def source(self, credential: bytes) -> RequestSource:
+        """Where a call comes from, for the record: as the client says, but for the HTTP API itself."""
+        if self.is_http(credential):
+            return RequestSource(address=_HTTP_SERVER, user=_HTTP_SERVER, user_verified=True)
+        client_credential = parsed(credential)
+        return RequestSource(
+            address=client_credential.address, user=user_at_host(client_credential.user)
+        )
+
     def address(self, credential: bytes) -> str:
         """Where a call comes from, as it is recorded."""
-        return "HTTP server" if self.is_http(credential) else parsed(credential).address
+        return self.source(credential).address
 
     def is_http(self, key: object) -> bool:
         """Whether this is the key of the process that serves the HTTP API."""

@@ -36,8 +36,9 @@ from schedulemesh.api.windows import CreateWindow, DeleteWindow, ListWindows
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
+from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.protocol.answers import Details, Listed, Refusal, Response, details, listed
+from schedulemesh.protocol.public import warnings_of
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.journal_opening import journal_address
 from schedulemesh.runtime.queries import StateView
@@ -184,9 +185,7 @@ class ClusterService(Service):
             if policy == before:
                 log_unchanged_policy(policy, request.changes, request.level)
         facts: Row = {"policy": self._reactor.state.policy.public()}
-        if isinstance(outcome, Done) and outcome.warnings:
-            facts["warnings"] = list(outcome.warnings)
-        return details(facts)
+        return details({**facts, **warnings_of(outcome)})
 
     # tokens
 

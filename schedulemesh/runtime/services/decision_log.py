@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.language import Language
 from schedulemesh.domain.reasons import SHORTAGES, Reason
+from schedulemesh.domain.sentences import in_words
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
     AnyFact,
@@ -62,8 +63,8 @@ def log_step(step: Step) -> None:
     if isinstance(step.outcome, Done) and isinstance(
         step.stimulus, (CohortRequested, PoolRequested)
     ):
-        for warning in step.outcome.warnings:
-            _log(logging.WARNING, "pools changed:", "%s", warning)
+        for warning in step.outcome.warning_texts:
+            _log(logging.WARNING, "pools changed:", "%s", in_words(warning, _language))
 
 
 def log_facts(facts: Iterable[AnyFact]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.calls import AUDITED
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.windows import CreateWindow
 from schedulemesh.domain.node_names import nodes_named, unknown_node
@@ -22,10 +23,10 @@ from schedulemesh.protocol.answers import (
     Refusal,
     WithHandles,
 )
-from schedulemesh.protocol.callers import TokenCaller, bound
+from schedulemesh.protocol.callers import NO_SOURCE, RequestSource, TokenCaller, bound
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.handlers import handlers_of
-from schedulemesh.runtime.security.audit import AUDITED, Audit
+from schedulemesh.runtime.security.audit import Audit
 from schedulemesh.runtime.security.permissions import limited, refusal
 from schedulemesh.runtime.services.agents import AgentService
 from schedulemesh.runtime.services.alerts import AlertService
@@ -100,13 +101,13 @@ class RequestService(Service):
         request: Call,
         refs: Refs,
         caller: TokenCaller | None = None,
-        address: str = "",
+        source: RequestSource = NO_SOURCE,
     ) -> AnyAnswer | WithHandles:
         """Execute a request, and record it if it is a change. Whatever fails becomes the answer, and concerns
         this caller alone.
 
         ``caller``: the holder of a token, whose role and limits are checked; None: the call needs none.
-        ``address``: where it comes from, for the record.
+        ``source``: where it comes from, for the record.
         """
         if caller is not None:
             request = await self._limited(bound(request, caller), caller)
@@ -119,7 +120,7 @@ class RequestService(Service):
                 if not (kind in AUDITED or (refused and kind.changes_state)):
                     return await self._answer(request, refs, refused)
                 return await self._audit.carry_out(
-                    request, caller, address, lambda: self._answer(request, refs, refused)
+                    request, caller, source, lambda: self._answer(request, refs, refused)
                 )
             except JournalError as error:
                 await self._open.resolved(error, earlier)

@@ -11,7 +11,7 @@ import msgspec
 from schedulemesh.runtime.history.recorder import HistoryRecorder
 from schedulemesh.runtime.services.running import RunningSupervisor
 from schedulemesh.runtime.threads import in_thread
-from schedulemesh.runtime.traces.spans import AttemptSpan, spans_of
+from schedulemesh.runtime.traces.spans import AttemptSpan, Reception, spans_of
 
 if TYPE_CHECKING:
     from schedulemesh.store.history.queries import History
@@ -30,8 +30,8 @@ _EVENTS = 200
 class SpanCollector(Protocol):
     """Takes spans."""
 
-    def send(self, spans: list[AttemptSpan]) -> bool:
-        """Send spans; returns whether they were taken. Blocks."""
+    def send(self, spans: list[AttemptSpan]) -> Reception:
+        """Send spans; returns what became of them. Blocks."""
 
 
 class TraceService:
@@ -59,22 +59,33 @@ class TraceService:
         while True:
             query = functools.partial(_ends_after, self._cursor)
             events = await self._history.read(query)
-            if not events or not await self._send(events):
+            if not events or not await self._send(events) or len(events) < _EVENTS:
                 return
 
     async def _send(self, events: list[tuple[int, dict[str, object]]]) -> bool:
-        """Send these attempts; returns whether to go on."""
+        """Send these attempts; returns whether to go on. One that a collector refuses is left out."""
         spans = [span for _, attempt in events for span in spans_of(attempt, self._scheduler)]
-        if not await in_thread(functools.partial(self._collector.send, spans)):
-            logger.warning(
-                "the collector took no traces; they are sent again in %.0f s", self._wait_s
-            )
-            self._not_before = self._now() + self._wait_s
-            self._wait_s = min(2 * self._wait_s, _LONGEST_S)
+        reception = await in_thread(functools.partial(self._collector.send, spans))
+        if reception is Reception.MISSED:
+            self._wait()
             return False
-        self._cursor, self._wait_s = events[-1][0], TRACES_S
-        await self._note(self._cursor)
-        return len(events) == _EVENTS
+        if reception is Reception.REFUSED and len(events) > 1:
+            half = len(events) // 2
+            return await self._send(events[:half]) and await self._send(events[half:])
+        number, attempt = events[-1]
+        if reception is Reception.REFUSED:
+            logger.warning(
+                "the collector refuses the trace of an attempt of %s", attempt["task_id"]
+            )
+        self._cursor, self._wait_s = number, TRACES_S
+        await self._note(number)
+        return True
+
+    def _wait(self) -> None:
+        """Try again later, after longer and longer times."""
+        logger.warning("the collector took no traces; they are sent again in %.0f s", self._wait_s)
+        self._not_before = self._now() + self._wait_s
+        self._wait_s = min(2 * self._wait_s, _LONGEST_S)
 
     async def _first(self) -> int:
         """Where an earlier process stopped; where traces are new, the newest event."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from enum import Enum, auto
 
 import msgspec
 
@@ -38,6 +39,16 @@ _ATTRIBUTES = (
 )
 #: Ends that are errors of the attempt.
 _FAILED = ("failed", "lost")
+
+
+class Reception(Enum):
+    """What became of spans that were sent."""
+
+    TAKEN = auto()
+    #: The collector cannot be reached, or takes none for now: they are sent again.
+    MISSED = auto()
+    #: The collector does not take these spans, however often they are sent.
+    REFUSED = auto()
 
 
 class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,11 +80,11 @@ from schedulemesh.server.page.words import (
     Words,
     clock_time,
     in_words,
-    language_asked_for,
     machine_time,
     number,
 )
-from schedulemesh.server.problems import Problem
+from schedulemesh.server.peers import with_user
+from schedulemesh.server.problems import Problem, language_of
 from schedulemesh.server.shared_reads import SharedReads
 
 logger = logging.getLogger(__name__)
@@ -333,7 +333,8 @@ class Page:
         action = action_named(named.get("do", ""))
         request_id = parse_name(named.get("form", ""), "form")
         form = form_of(fields, action, request_id, caller.client)
-        outcomes = await carry_out(self._gateway, caller, action, form, visit.words.language)
+        author = await with_user(caller, visit.request.scope)
+        outcomes = await carry_out(self._gateway, author, action, form, visit.words.language)
         self._reads.outdated()
         if action.subject == "token":
             self._tokens.outdated()
@@ -570,7 +571,7 @@ def _visit(request: Request) -> Visit:
         preferences[_REFRESH] = query["refresh"]
     chosen = {**cookies, **preferences}
     language = next((one for one in LANGUAGES if one == chosen.get(_LANGUAGE)), None)
-    accepted = language_asked_for(request.headers.get("accept-language", ""))
+    accepted = language_of(request)
     return Visit(request, WORDS[language or accepted], chosen.get(_REFRESH) == "on", preferences)
 
 

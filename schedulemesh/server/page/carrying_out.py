@@ -66,7 +66,7 @@ async def _outcomes(
             for target in requested.targets
         ]
     try:
-        facts = plain(answer)
+        facts = translated(plain(answer), language)
     except Problem as problem:
         return [_refused(target, problem.body, language) for target in requested.targets]
     warnings = tuple(map(str, facts.get("warnings", ())))

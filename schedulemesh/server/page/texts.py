@@ -509,6 +509,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "数字、true、false 和列表按 JSON 书写；none 表示不设置；留空则保持不变。",
     ),
     "by_whom": ("By whom", "操作者"),
+    "unverified": ("unverified", "未核实"),
     "what": ("What", "操作"),
     "outcome": ("Outcome", "结果"),
     "outcome_done": ("done", "已执行"),

@@ -101,24 +101,3 @@ def clock_time(at: float) -> str:
 def machine_time(at: float) -> str:
     """Seconds since 1970 as the attribute of a ``time`` element."""
     return datetime.fromtimestamp(at, tz=timezone.utc).isoformat(timespec="seconds")
-
-
-def language_asked_for(accepted: str) -> Language:
-    """The language of this page that a header ``Accept-Language`` prefers; English where it has neither."""
-    best: tuple[float, Language] = (0.0, "en")
-    for part in accepted.split(","):
-        tag, _, quality = part.strip().lower().partition(";q=")
-        language: Language | None = next(
-            (one for one in LANGUAGES if tag == one or tag.startswith(f"{one}-")), None
-        )
-        if language is not None and _quality(quality) > best[0]:
-            best = (_quality(quality), language)
-    return best[1]
-
-
-def _quality(text: str) -> float:
-    """The weight of a language; 1.0 where there is none, 0.0 where it is not valid."""
-    try:
-        return float(text or 1.0)
-    except ValueError:
-        return 0.0
