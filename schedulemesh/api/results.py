@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from schedulemesh.api.nodes import ExternalJobInfo
@@ -38,7 +39,7 @@ class Result(TypedDict, total=False):
     hint: str
     detail: str
     #: The codes and parameters of sentences, by the fields that have them; of ``warnings`` a list of them.
-    sentences: dict[str, SentenceInfo | list[SentenceInfo]]
+    sentences: Mapping[str, SentenceInfo | list[SentenceInfo]]
     #: What the caller may not have meant, in sentences.
     warnings: list[str]
     #: Of a refusal: the amounts that the quota and the best node lacked.
