@@ -74,6 +74,8 @@ from tests.server.portions import Portions
 from tests.server.work import CLASS, ask, key_of, submission
 
 WAITING, RUNNING, RECORDED = 5_000, 300, 10_000
+#: Seconds between two explanations for which the honest caller asks.
+EXPLAINS_S = 0.3
 #: Fields whose values are found out for each row: the most expensive to sort by.
 COSTLY_FIELDS = (
     "reason",
@@ -419,14 +421,19 @@ def hostile(connection: Connection, url: str, token: str) -> None:
 
 
 def honest(connection: Connection, url: str, token: str) -> None:
-    """The times in ms of calls that read, submit and change, for as many seconds as come."""
+    """The times in ms of calls that read, submit and change, for as many seconds as come. It explains a task
+    now and then: more often it would wait for its own rests, see ``schedulemesh.server.pacing``.
+    """
     headers = {"authorization": f"Bearer {token}"}
-    number = 0
+    number, explains_at = 0, 0.0
     with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120) as client:
         while (seconds := connection.recv()) is not None:
             times, until = [], time.monotonic() + seconds
             while time.monotonic() < until:
                 number += 1
+                one = f"/tasks?task_id=h-{number}"
+                if time.monotonic() >= explains_at:
+                    one, explains_at = f"/tasks/h-{number}", time.monotonic() + EXPLAINS_S
                 job = {
                     "task_id": f"h-{number}",
                     "entrypoint": ["true"],
@@ -436,7 +443,7 @@ def honest(connection: Connection, url: str, token: str) -> None:
                 calls = (
                     ("GET", "/status", None),
                     ("POST", "/jobs", job),
-                    ("GET", f"/tasks/h-{number}", None),
+                    ("GET", one, None),
                     ("POST", f"/tasks/h-{number}/cancel", {}),
                 )
                 for method, path, content in calls:
