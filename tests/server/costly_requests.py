@@ -75,7 +75,7 @@ from tests.server.work import CLASS, ask, key_of, submission
 
 WAITING, RUNNING, RECORDED = 5_000, 300, 10_000
 #: Seconds between two explanations for which the honest caller asks.
-EXPLAINS_S = 0.3
+EXPLAINS_S = 1.0
 #: Fields whose values are found out for each row: the most expensive to sort by.
 COSTLY_FIELDS = (
     "reason",
