@@ -1,7 +1,6 @@
 """The start of the command ``schedulemesh``.
 
-The commands that are called over and over are loaded alone: loading all of them takes longer than most
-commands do.
+The module of a command is loaded alone: loading all of them takes longer than most commands do.
 """
 
 from __future__ import annotations
@@ -19,24 +18,71 @@ import typer
 from schedulemesh.cli.command import note
 from schedulemesh.cli.root import new_app
 
-#: The module of each command that is loaded alone, by its name. For every other command all are loaded.
-ALONE = {
+#: The module of each command, which is loaded alone; ``help``, and words that are no command, need all.
+MODULES = {
     "status": "status",
+    "top": "top",
     "pools": "pools",
+    "cohorts": "cohorts",
     "agents": "agents",
     "nodes": "agents",
     "tasks": "tasks",
-    "cancel": "tasks",
-    "wait": "waiting",
     "queue": "queue",
-    "submit": "jobs",
     "jobs": "jobs",
-    "logs": "jobs",
+    "leases": "leases",
+    "groups": "leases",
+    "states": "states",
     "explain": "explain",
+    "shares": "pools",
+    "budgets": "pools",
+    "events": "history",
     "history": "history",
     "usage": "history",
-    "events": "history",
+    "preemptions": "preemptions",
+    "evaluate": "preemptions",
     "metrics": "metrics",
+    "alerts": "alerts",
+    "submit": "jobs",
+    "lease": "session",
+    "wait": "waiting",
+    "logs": "jobs",
+    "exec": "exec_commands",
+    "shell": "exec_commands",
+    "complete": "tasks",
+    "cancel": "tasks",
+    "preempt": "tasks",
+    "save": "states",
+    "restore": "states",
+    "hold": "queue",
+    "release": "queue",
+    "priority": "queue",
+    "limit": "queue",
+    "front": "queue",
+    "adopt": "jobs",
+    "cordon": "agents",
+    "uncordon": "agents",
+    "drain": "drains",
+    "undrain": "drains",
+    "drains": "drains",
+    "windows": "windows",
+    "health": "agents",
+    "external": "agents",
+    "orphans": "lifecycle",
+    "apply": "declared",
+    "diff": "declared",
+    "export": "declared",
+    "policy": "policy",
+    "tokens": "tokens",
+    "audit": "audit",
+    "plugins": "plugins",
+    "start": "lifecycle",
+    "stop": "lifecycle",
+    "list": "status",
+    "doctor": "doctor",
+    "demo": "lifecycle",
+    "simulate": "simulate",
+    "rehearse": "rehearse",
+    "version": "lifecycle",
 }
 
 
@@ -91,8 +137,10 @@ def _completed_words() -> list[str]:
 
 
 def app_for(words: list[str]) -> typer.Typer:
-    """The command with all subcommands; where these words begin with one that is loaded alone, with that."""
-    module = ALONE.get(words[0]) if words else None
+    """The command with all subcommands; where these words begin with one of them, with those of its
+    module.
+    """
+    module = MODULES.get(words[0]) if words else None
     if module is None:
         from schedulemesh.cli.app import app
 
