@@ -33,7 +33,7 @@ def change_each(
     ``done``: what became of a thing, from the answer. Refusals are printed on stderr.
     """
     from schedulemesh.cli.exits import RefusedError, code_of
-    from schedulemesh.cli.gateway import gateway_to, with_near_ids
+    from schedulemesh.cli.gateway import gateway_to, with_hint
 
     rows: list[dict[str, Text]] = []
     code = 0
@@ -44,7 +44,7 @@ def change_each(
                 result = done(answer)
                 note_warnings(getattr(answer, "outcome", None))
             except RefusedError as error:
-                note(str(with_near_ids(gateway, error)))
+                note(str(with_hint(gateway, error)))
                 code = code or int(code_of(error))
                 result = say("result_refused", reason=error.reason or "")
             rows.append({"name": name, "result": result})
@@ -103,7 +103,9 @@ def assignments(words: Iterable[str]) -> dict[str, Any]:
     for word in words:
         field, sign, value = word.partition("=")
         if not sign or not field:
-            raise InvalidRequestError(f"{word!r} is no change; a change is FIELD=VALUE")
+            raise InvalidRequestError(
+                f"{word!r} is no change; a change is FIELD=VALUE, without spaces around the sign"
+            )
         if field in fields:
             raise InvalidRequestError(f"{field} is given twice; give it once")
         if not value.strip():

@@ -27,13 +27,13 @@ from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from schedulemesh.cli.completion import COMPLETERS
 from schedulemesh.cli.language import speak
-from schedulemesh.cli.root import UsageError
-from schedulemesh.errors import InvalidRequestError, ScheduleMeshError, nearest_name
+from schedulemesh.cli.root import Subcommands, UsageError, is_unknown_option
+from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 
 
 class Format(str, Enum):
@@ -226,6 +226,28 @@ def group(app: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
 _AFTER_DASHES = "schedulemesh.words_after_dashes"
 #: What people type to see a list.
 _LIST_WORDS = ("list", "ls", "show", "all")
+#: What people type to change something.
+_CHANGE_WORDS = ("set", "add", "new", "update", "edit", "remove", "rm")
+_OF_JOBS = {
+    **dict.fromkeys(("-p", "-q", "--partition", "--queue"), "--pool"),
+    **dict.fromkeys(("-t", "--walltime"), "--time"),
+    **dict.fromkeys(("-c", "--cpus-per-task"), "--cpus"),
+    **dict.fromkeys(("-G", "--gres", "--gpus-per-node"), "--gpus"),
+    **dict.fromkeys(("-N", "-n", "--nodes", "--ntasks"), "--bundle, once for each"),
+    **dict.fromkeys(("-J", "--job-name"), "--id"),
+    **dict.fromkeys(("-d", "--dependency"), "--after"),
+    "-a": "--array",
+    "--mem": "--memory",
+    "-C": "--node-label",
+    "--constraint": "--node-label",
+}
+#: Options of other systems, and what they are here, by the command.
+OTHER_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "submit": _OF_JOBS,
+    "lease": _OF_JOBS,
+    "logs": {"-f": "--follow", "-n": "--tail", "--lines": "--tail", "--grep": "--search"},
+    "wait": {"--for": "--until", "-t": "--timeout"},
+}
 
 
 def words_after_dashes(context: Any) -> int | None:
@@ -243,26 +265,32 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            takes_filters = any("--filter" in parameter.opts for parameter in self.params)
-            # Errors about options and values are of further types: these words are too many.
-            if takes_filters and type(error) is UsageError:
+            # Other errors about options and values are of further types: these words are too many.
+            if is_unknown_option(error):
+                error.message += self._other_option(ctx, error.option_name)
+            elif type(error) is UsageError and _takes_filters(self):
                 error.message += f"; `{ctx.command_path} -f KEY=VALUE` chooses rows"
             raise
 
+    def _other_option(self, ctx: Any, option: str) -> str:
+        """What stands here for an option of another system, or for one that chooses rows."""
+        here = OTHER_OPTIONS.get(self.name or "", {}).get(option)
+        if here is not None:
+            return f"; here it is {here}"
+        return f"; `{ctx.command_path} -f KEY=VALUE` chooses rows" if _takes_filters(self) else ""
 
-class _Group(TyperGroup):
+
+def _takes_filters(command: Any) -> bool:
+    return any("--filter" in parameter.opts for parameter in command.params)
+
+
+class _Group(Subcommands):
     """A list with subcommands, which says how one of its rows is shown."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The subcommand that a command line names."""
-        try:
-            return super().resolve_command(ctx, args)
-        except UsageError as error:
-            if nearest_name(args[0], self.commands) is None:
-                error.message += self._right_form(ctx.command_path, args[0])
-            raise
-
-    def _right_form(self, path: str, word: str) -> str:
+    def right_form(self, path: str, word: str) -> str:
+        """See Subcommands."""
+        if not _takes_filters(self) or word in _CHANGE_WORDS:
+            return super().right_form(path, word)
         if word in _LIST_WORDS:
             return f" `{path}` lists all, and takes -f KEY=VALUE."
         if "get" in self.commands and word.lower() == word and not word.startswith("-"):
@@ -306,7 +334,12 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
 
 
 #: Arguments of the Python calls whose options have other names.
-_OTHER_NAMES = {"estimated_duration": "time", "task_id": "id"}
+_OTHER_NAMES = {
+    "estimated_duration": "time",
+    "task_id": "id",
+    "expires_in": "expires",
+    "token": "who",
+}
 
 
 def _option_names(parameters: Iterable[inspect.Parameter]) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,9 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.protocol.answers import AnswerT, Explained, Response
 
+#: What people type between several ids.
+_BETWEEN_IDS = ",;，；、"
+
 
 class Gateway(Protocol):
     """A connection to one scheduler."""
@@ -60,15 +63,34 @@ def gateway_to(target: Target) -> Iterator[Gateway]:
         try:
             yield gateway
         except ScheduleMeshError as error:
-            raise with_near_ids(gateway, error) from error.__cause__
+            raise with_hint(gateway, error) from error.__cause__
 
 
-def with_near_ids(gateway: Gateway, error: ScheduleMeshError) -> ScheduleMeshError:
-    """The error; the refusal of a task that is not known with the ids that are like its own."""
+def with_hint(gateway: Gateway, error: ScheduleMeshError) -> ScheduleMeshError:
+    """The error; the refusal of a task or a node that is not known with what was probably meant."""
     if not isinstance(error, RefusedError):
         return error
-    hint = _near_ids(gateway, error.refused)
-    return error if hint is None else RefusedError(replace(error.refused, hint_text=hint))
+    refused = error.refused
+    hint = None
+    if refused.reason is Reason.TASK_NOT_FOUND:
+        hint = _near_ids(gateway, refused)
+    elif refused.reason is Reason.NODE_NOT_FOUND:
+        hint = _pool_of_that_name(gateway, refused)
+    return error if hint is None else RefusedError(replace(refused, hint_text=hint))
+
+
+def _pool_of_that_name(gateway: Gateway, refused: Refused) -> Sentence | None:
+    """How the pool is drained that has the name of a node that is not known; None: there is none."""
+    from schedulemesh.api.pools import ListPools
+    from schedulemesh.protocol.answers import Listed
+
+    text = refused.error_text
+    name = "" if isinstance(text, str) else text.parameters.get("node")
+    try:
+        pools = [row["name"] for row in gateway.ask(ListPools(), Listed).rows]
+    except ScheduleMeshError:
+        return None
+    return say("is_a_pool", pool=str(name)) if name in pools else None
 
 
 def _near_ids(gateway: Gateway, refused: Refused) -> Sentence | None:
@@ -78,11 +100,13 @@ def _near_ids(gateway: Gateway, refused: Refused) -> Sentence | None:
     from schedulemesh.api.tasks import ExplainTask
 
     text = refused.error_text
-    if refused.reason is not Reason.TASK_NOT_FOUND or refused.hint_text or isinstance(text, str):
+    if refused.hint_text or isinstance(text, str):
         return None
     task_id = text.parameters.get("task")
     if not isinstance(task_id, str) or not task_id:
         return None
+    if any(mark in task_id for mark in _BETWEEN_IDS):
+        return say("ids_with_spaces")
     try:
         gateway.ask(ExplainTask(task_id=task_id), Explained)
     except RefusedError as unknown:

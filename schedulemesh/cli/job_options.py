@@ -229,7 +229,7 @@ def completed(
             "there is no command; give it after `--`, or as `command` in the file of -f"
         )
     if options.pool is None:
-        raise InvalidRequestError("name the pool that it runs in: --pool NAME")
+        raise InvalidRequestError("no pool is named; name the one that it runs in: --pool NAME")
     return options, command
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 #: How labels and variables are written.
+#: What word processors write for straight quotes.
+_CURLY_QUOTES = "“”‘’"
 _LABEL, _VARIABLE = "a label is LABEL=VALUE", "a variable is NAME=VALUE"
 #: What an amount of a bundle is of, if it is of no custom resource.
 _KINDS = ("cpu", "gpu", "memory")
@@ -117,7 +119,11 @@ def _check_words(context: typer.Context, job: JobOptions, words: Sequence[str]) 
     if words and not words[0].strip():
         raise InvalidRequestError("the command is empty; give its words after `--`")
     pairs(job.label or (), "--label", _LABEL)
-    pairs(job.env or (), "--env", _VARIABLE)
+    for name in pairs(job.env or (), "--env", _VARIABLE):
+        if name.startswith("$") or name.split() != [name]:
+            raise InvalidRequestError(
+                f"--env has {name!r}; the name of a variable has no spaces, and no $ before it"
+            )
 
 
 def _check_dry_run(*, dry_run: bool, wait: bool, follow: bool) -> None:
@@ -152,6 +158,11 @@ def _checked_id(task_id: str | None) -> str | None:
         raise InvalidRequestError(
             f"--id is {task_id!r}, which other commands would take for an option; begin it with a letter or "
             "a digit"
+        )
+    if quotes := [mark for mark in _CURLY_QUOTES if mark in (task_id or "")]:
+        raise InvalidRequestError(
+            f"--id has the quotes {' and '.join(quotes)}, which a shell takes for a part of the id; type "
+            "straight ones, or none"
         )
     return None if task_id is None else parse_name(task_id, "--id")
 

@@ -10,6 +10,7 @@ import typer
 from schedulemesh.cli.command import Output, Select, Since, Target, View, command, note
 from schedulemesh.cli.language import language
 from schedulemesh.cli.output import emit, show
+from schedulemesh.cli.root import Subcommands
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import data, local_time, moment
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
-policy = typer.Typer(no_args_is_help=True, help="The policies of preemption and of the queue.")
+policy = typer.Typer(
+    cls=Subcommands, no_args_is_help=True, help="The policies of preemption and of the queue."
+)
 app.add_typer(policy, name="policy")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 import typer
@@ -10,6 +11,7 @@ from typer.core import TyperGroup
 
 from schedulemesh import __version__
 from schedulemesh.cli.language import asks_for_chinese_help
+from schedulemesh.errors import nearest_name
 
 #: The commands by what they are for, in the order in which help lists them.
 GROUPS = {
@@ -84,6 +86,37 @@ GROUPS = {
 }
 
 
+#: What other systems call what these commands do.
+_OTHER_SYSTEMS = {
+    "bjobs": "tasks",
+    "bkill": "cancel",
+    "bsub": "submit",
+    "delete": "cancel",
+    "describe": "explain",
+    "get": "status",
+    "kill": "cancel",
+    "pause": "hold",
+    "ps": "tasks",
+    "qdel": "cancel",
+    "qstat": "queue",
+    "qsub": "submit",
+    "resume": "release",
+    "rm": "cancel",
+    "run": "submit",
+    "sacct": "history",
+    "sbatch": "submit",
+    "scale": "pools set",
+    "scancel": "cancel",
+    "sinfo": "nodes",
+    "squeue": "queue",
+    "srun": "lease",
+    "ssh": "shell",
+    "suspend": "hold",
+    "why": "explain",
+}
+#: Dashes that editors and input methods write for one or two of ASCII.
+_DASHES = "—–―－−‒‑﹣"
+
 #: The error of a command line that is wrong: of click or, in later versions of typer, of its own copy.
 UsageError: Any = typer.BadParameter.__base__
 
@@ -109,12 +142,25 @@ class GroupedCommands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse what stands before the command; an option of a command is told where it belongs."""
+        _check_dashes(ctx, args)
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            if option := getattr(error, "option_name", ""):
+            if is_unknown_option(error):
+                option = error.option_name
                 error.message += (
                     f" before the command; is it one of the command? Then: COMMAND {option}"
+                )
+            raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that a command line names; of what other systems call so, the error names it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if (here := _OTHER_SYSTEMS.get(args[0])) is not None:
+                error.message = (
+                    f"No such command {args[0]!r}. `schedulemesh {here}` does that here."
                 )
             raise
 
@@ -127,6 +173,39 @@ class GroupedCommands(TyperGroup):
                     formatter.write_dl(
                         [(name, sentence_of(each.help or "")) for name, each in commands]
                     )
+
+
+class Subcommands(TyperGroup):
+    """Commands about one subject, which are listed where another one is named."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The subcommand that a command line names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if nearest_name(args[0], self.commands) is None:
+                error.message += self.right_form(ctx.command_path, args[0])
+            raise
+
+    def right_form(self, path: str, _word: str) -> str:
+        """What to type in place of a word that is no subcommand."""
+        return f" `{path}`: it has {', '.join(self.commands)}."
+
+
+def is_unknown_option(error: Any) -> bool:
+    """Whether an error is about an option that a command does not have."""
+    return type(error).__name__ == "NoSuchOption"
+
+
+def _check_dashes(ctx: Any, args: list[str]) -> None:
+    """Raise a UsageError for a word that begins with a dash that is none of an option."""
+    for word in takewhile(lambda word: word != "--", args):
+        if word[:1] in _DASHES and word:
+            rest = word.lstrip(f"-{_DASHES}")
+            raise UsageError(
+                f"{word!r} begins with a dash of another kind; type {'-' if len(rest) == 1 else '--'}{rest}",
+                ctx=ctx,
+            )
 
 
 def sentence_of(text: str) -> str:

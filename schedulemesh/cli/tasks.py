@@ -186,7 +186,7 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     from schedulemesh.api.tasks import CancelTasks
     from schedulemesh.api.values import MAX_NAMES
     from schedulemesh.cli.exits import RefusedError, code_of_reason
-    from schedulemesh.cli.gateway import gateway_to, with_near_ids
+    from schedulemesh.cli.gateway import gateway_to, with_hint
     from schedulemesh.domain.reasons import Change
     from schedulemesh.domain.sentences import Text, say
     from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
@@ -203,7 +203,7 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
             if isinstance(outcome, TasksCancelled):
                 refused |= outcome.refused
                 results |= dict.fromkeys(outcome.already_ended, already_ended)
-        errors = [with_near_ids(gateway, RefusedError(why)) for why in refused.values()]
+        errors = [with_hint(gateway, RefusedError(why)) for why in refused.values()]
     for task_id, why in refused.items():
         results[task_id] = say("result_refused", reason=why.reason)
     rows = [{"name": task_id, "result": result} for task_id, result in results.items()]

@@ -11,6 +11,7 @@ from schedulemesh.cli.command import Output, Select, Target, View, command, note
 from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.priorities import MaxPriorityOption
+from schedulemesh.cli.root import Subcommands
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.selection import check_pools
 from schedulemesh.cli.texts import data, local_time, names, number, seconds
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
-tokens = typer.Typer(no_args_is_help=True, help="The tokens with which the scheduler is called.")
+tokens = typer.Typer(
+    cls=Subcommands, no_args_is_help=True, help="The tokens with which the scheduler is called."
+)
 app.add_typer(tokens, name="tokens")
 
 Token = Annotated[str, typer.Argument(metavar="NAME", help="The token's name.", show_default=False)]
@@ -100,8 +103,11 @@ def create(
     from schedulemesh.api.values import client_name
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.domain.tokens import TokenSpec, parse_role
+    from schedulemesh.errors import InvalidRequestError
     from schedulemesh.protocol.credentials import hash_of, new_secret
 
+    if no_evictions and evict_pool:
+        raise InvalidRequestError("--no-evictions and --evict-pool contradict each other; give one")
     secret = new_secret()
     spec = TokenSpec(
         name=token,

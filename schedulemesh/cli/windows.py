@@ -114,8 +114,10 @@ def create(
     from schedulemesh.api.values import client_name
     from schedulemesh.api.windows import CreateWindow
     from schedulemesh.cli.changes import change_each, changed_result, pairs
+    from schedulemesh.domain.names import parse_name
     from schedulemesh.protocol.answers import Response
 
+    parse_name(window, "the window's name")
     chosen_by_amount = gpus is not None or cpus is not None
     if not chosen_by_amount and sum(map(bool, (nodes, node_label, all_nodes))) != 1:
         raise InvalidRequestError(

@@ -81,7 +81,7 @@ MISTAKES = {
     ],
     "Run": [
         ("submit --pool 研究 --gpu 1 -- true", 2, "--gpus"),
-        ("submit -- true", 2, "\nno pool is named; name the one that it runs in: --pool NAME"),
+        ("submit -- true", 2, "no pool is named; name the one that it runs in: --pool NAME"),
         ("submit --pool 研究 --cpus 1 —— true", 2, "type --"),
         ("submit --pool 研究 --id “a” -- true", 2, "--id has the quotes “ and ”"),
         ("submit --pool 研究 --env 'A B=1' -- true", 2, "--env has 'A B'; the name of a variable"),

@@ -285,6 +285,20 @@ def test_placement_groups_go_before_their_pool():
     assert is_stored(mesh)
 
 
+def test_a_cohort_whose_name_is_nearly_that_of_another_one_is_warned_of():
+    mesh = Mesh()
+    mesh.cohort("company")
+    (warning,) = mesh.resize(pool("p", cpu=1, lending={"cohort": "compnay"})).warnings
+    assert warning == (
+        "cohort 'compnay' is new (did you mean 'company'?): pool 'p' borrows from nobody as long as it is "
+        "alone in it"
+    )
+    assert mesh.resize(pool("q", cpu=1, lending={"cohort": "compnay"})).warnings == ()
+    assert mesh.resize(pool("r", cpu=1, lending={"cohort": "lab"})).warnings == ()
+    (warning,) = mesh.resize(pool("r", cpu=1, lending={"cohort": "labs"})).warnings
+    assert "(did you mean 'lab'?)" in warning
+
+
 def test_what_still_names_a_deleted_pool_is_told():
     mesh = mesh_of(pool("p", gpu=4), protected_pools=("p",))
     token = TokenSpec(name="t", role=Role.SUBMITTER, secret_hash="a" * 64, pools=("p", "q"))

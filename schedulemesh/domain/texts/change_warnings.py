@@ -105,6 +105,10 @@ CHANGE_WARNINGS: Mapping[str, tuple[str, str]] = {
         "; what it has lent is called back",
         "；已借出的会被收回",
     ),
+    "cohort_is_new": (
+        "cohort {cohort!r} is new{near}: pool {pool!r} borrows from nobody as long as it is alone in it",
+        "共享组 {cohort!r} 是新的{near}：只有资源池 {pool!r} 在其中时，它无处可借",
+    ),
     "quota_above_nodes": (
         (
             "pool {pool!r} promises {quota}, and all nodes together have {total}: {beyond} of it cannot be "

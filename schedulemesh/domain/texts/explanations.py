@@ -275,6 +275,20 @@ _PAST: Mapping[str, tuple[str, str]] = {
         "there is no task {task!r}, and none is on record{near}",
         "没有任务 {task!r}，也没有它的记录{near}",
     ),
+    "ids_with_spaces": (
+        "several tasks are written with spaces between them",
+        "多个任务之间用空格隔开",
+    ),
+    "is_a_pool": (
+        (
+            "a pool is drained with --pool: `schedulemesh drain --pool {pool}`, and opened again by "
+            "`schedulemesh undrain --pool {pool}`"
+        ),
+        (
+            "排空资源池要加 --pool：`schedulemesh drain --pool {pool}`；"
+            "用 `schedulemesh undrain --pool {pool}` 结束排空"
+        ),
+    ),
     "like_ids": ("ids like it: {ids:, }", "相近的 ID：{ids:、}"),
     "near_ids": ("; near ids: {ids:, }", "；相近的 ID：{ids:、}"),
     "no_such_task_hint": (

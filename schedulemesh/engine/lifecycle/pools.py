@@ -19,7 +19,7 @@ from schedulemesh.domain.node_labels import selects
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, size_text, sum_of
-from schedulemesh.domain.sentences import Sentence, say
+from schedulemesh.domain.sentences import Sentence, did_you_mean, say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.groups import drop_if_unwanted
@@ -60,9 +60,10 @@ def ensure_pool(tx: Transaction, stimulus: PoolRequested) -> RequestOutcome:
     """Create a pool, or change its definition; the same definition again changes nothing."""
     spec = stimulus.spec
     account = tx.state.ledger.accounts.get(spec.name)
+    alone = _in_similar_cohort(tx.state, spec)
     if account is None:
         tx.emit(PoolEnsured(spec=spec, at=tx.now))
-        return Done(change=Change.CREATED, warning_texts=_too_big(tx.state, spec))
+        return Done(change=Change.CREATED, warning_texts=(*alone, *_too_big(tx.state, spec)))
     if spec.name in tx.state.drains.ending and stimulus.must_last:
         return pool_ending(spec.name)
     if account.spec == spec:
@@ -82,6 +83,7 @@ def ensure_pool(tx: Transaction, stimulus: PoolRequested) -> RequestOutcome:
     _reshape_groups(tx, spec.name)
     call_back(tx, spec.name)
     warnings = (
+        *alone,
         *_ends_soon(tx.state, spec.name),
         *_above_quota(tx.state, spec.name),
         *_too_big(tx.state, spec),
@@ -306,6 +308,16 @@ def _pools_beside(state: MeshState, pool_name: str) -> tuple[str, ...]:
     if not state.queue.pools:
         return ()
     return (pool_name, *state.ledger.cohorts.neighbours(pool_name).names)
+
+
+def _in_similar_cohort(state: MeshState, spec: PoolSpec) -> tuple[Sentence, ...]:
+    """The warning of a cohort that a pool is to begin, and whose name is like that of another one."""
+    cohorts = state.ledger.cohorts.specs
+    if spec.cohort is None or spec.cohort in cohorts:
+        return ()
+    near = did_you_mean(spec.cohort, cohorts)
+    warning = say("cohort_is_new", cohort=spec.cohort, near=near, pool=spec.name)
+    return (warning,) if near else ()
 
 
 def _too_big(state: MeshState, spec: PoolSpec) -> tuple[Sentence, ...]:
