@@ -121,11 +121,3 @@ def parse_weight(weight: object, what: str = "weight") -> float:
 def parse_cohort(cohort: object, what: str = "cohort") -> str | None:
     """The name of a cohort; None or an empty text: none. Raises InvalidRequestError."""
     return None if cohort is None or as_text(cohort) == "" else parse_name(cohort, what)
-
-
-def check_cohort(spec: CohortSpec) -> None:
-    """Raise InvalidRequestError for a cohort that no caller may ask for."""
-    parse_name(spec.name, "the cohort's name")
-    if spec.parent is not None:
-        parse_name(spec.parent, "parent")
-    parse_weight(spec.weight)

@@ -68,11 +68,6 @@ class OwnerLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
             queued=None if "queued" in self.lifted else queued,
         )
 
-    @property
-    def limits_running(self) -> bool:
-        """Whether it limits what runs."""
-        return bool(self.named) or self.running is not None
-
 
 OwnerLimits = dict[str, OwnerLimit]
 

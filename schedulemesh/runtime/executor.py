@@ -102,11 +102,11 @@ class Executor:
         self.groups = groups
         self.code = UserCode(backend, reactor)
         self._runs = TaskRunner(agents, reactor, self.code)
-        self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
+        self.warm_pool = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
         self.rooms = Rooms(backend, groups, reactor, self.spawn)
         self.demand = DemandWatch(backend, agents, groups.name(""))
         self.starts = StartPhases(backend, agents, reactor)
-        self.leases = Leases(agents, groups, self.ready, reactor)
+        self.leases = Leases(agents, groups, self.warm_pool, reactor)
         self._scheduler = scheduler
         #: Where the logs and checkpoints of jobs are kept.
         self.job_folder = job_folder
@@ -297,7 +297,7 @@ class Executor:
             return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
         # Nothing is awaited from here until it is started: no warm host is taken for one that has been ended.
         may_be_warm = starts[0].packed_for_warm_host and self._agents.is_expected(order)
-        ready = self.ready.take(order) if may_be_warm else None
+        ready = self.warm_pool.take(order) if may_be_warm else None
         start = msgspec.structs.replace(starts[0], slot=room or starts[0].slot, ready=ready)
         return self.rooms.noted(await self._agents.start(start))
 
@@ -318,7 +318,7 @@ class Executor:
         """Hand the groups of a lease over; nothing of ours, nor of a former agent, stays in them."""
         group_id = order.group_id or ""
         if not order.adopt:
-            await self.ready.leave(group_id)
+            await self.warm_pool.leave(group_id)
         try:
             foreign = await self._foreign_members(order)
         except BackendError as failed:
@@ -340,7 +340,7 @@ class Executor:
         orphans = {name for _, name in self._agents.orphans}
         return await self.groups.vacate(
             order.group_id,
-            self.ready.names_in(order.group_id),
+            self.warm_pool.names_in(order.group_id),
             orphans,
             lambda: self._is_current(order),
         )
@@ -389,7 +389,7 @@ class Executor:
         """
         if not self._is_current(order):
             return
-        await self.ready.leave(group_id)
+        await self.warm_pool.leave(group_id)
         if self._is_current(order):
             await self.groups.remove(group_id)
 
@@ -411,7 +411,7 @@ class Executor:
         init = await self._init_message(order, rank, saved)
         size = len(saved or b"")
         packed_for_warm = b""
-        if self.ready.names_in(order.group_id or ""):
+        if self.warm_pool.names_in(order.group_id or ""):
             packed_for_warm = await beside_loop(size, lambda: packed_for_warm_host(init))
         slot = self.groups.slot(order.group_id or "")
         if slot is not None and order.world_size:
@@ -451,10 +451,10 @@ class Executor:
         if result is not None:
             await self.reactor.report_all([result, *self.leases.started_in(result)])
             self.groups.notify()
-            self.ready.reconcile(self.reactor.state)
+            self.warm_pool.reconcile(self.reactor.state)
 
     async def _remove_group(self, group_id: str) -> None:
-        await self.ready.leave(group_id)
+        await self.warm_pool.leave(group_id)
         await self.groups.remove(group_id)
         await self.reactor.report(s.GroupGone(group_id=group_id))
         self.groups.notify()

@@ -486,7 +486,7 @@ class SupervisorService:
             processes = every_process(state, state.agents.values())
             living = [(process.spec.name, process.incarnation) for process in processes]
             await self._agents.end_all(living, _ENDS_S)
-            await running.executor.ready.remove_all()
+            await running.executor.warm_pool.remove_all()
             await self._groups.remove_all()
             await running.orphans.remove_all()
             await running.monitor.withdraw()

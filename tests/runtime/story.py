@@ -969,7 +969,7 @@ class Story(JobEvents, TaskEvents):
 
     def actors_of(self, running, processes):
         """(namespace, name) in Ray of everything that should be alive."""
-        ready = {("space", name) for name in running.executor.ready.all_names()}
+        ready = {("space", name) for name in running.executor.warm_pool.all_names()}
         return ready | {running.agents.where(process) for process in processes}
 
     def groups_in_ray(self):

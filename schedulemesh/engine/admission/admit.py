@@ -15,8 +15,7 @@ from schedulemesh.domain.placement import GroupShape, InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine.admission.arrays import next_member
-from schedulemesh.engine.admission.groups import end as end_group
-from schedulemesh.engine.admission.groups import plan as plan_group
+from schedulemesh.engine.admission.groups import end_group, plan_group
 from schedulemesh.engine.admission.time_limits import grace_of, run_limit
 from schedulemesh.engine.messages.cohort_facts import LoansExchanged
 from schedulemesh.engine.messages.facts import (

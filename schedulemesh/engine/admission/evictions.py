@@ -167,17 +167,17 @@ def _permitted_claim(tx: Transaction, request: Request, claim: EvictionPlan) -> 
     task that comes before needs; None: there is none in the first few places.
     """
     avoided: set[str] = set()
-    elsewhere: EvictionPlan | None = claim
+    tried: EvictionPlan | None = claim
     for _ in range(_PLACES):
-        if elsewhere is None or not _overtakes(tx, request, elsewhere):
-            return elsewhere
-        placement = elsewhere.placement
+        if tried is None or not _overtakes(tx, request, tried):
+            return tried
+        placement = tried.placement
         if placement is None or avoided.intersection(placement.node_ids):
             return None
-        if _overtakes(tx, request, msgspec.structs.replace(elsewhere, placement=None)):
+        if _overtakes(tx, request, msgspec.structs.replace(tried, placement=None)):
             return None  # it takes quota, on whatever node
         avoided.update(placement.node_ids)
-        elsewhere = claim_leaving(tx, request, avoided=avoided)
+        tried = claim_leaving(tx, request, avoided=avoided)
     return None
 
 

@@ -31,7 +31,7 @@ def spec_of(state: MeshState, pool_name: str) -> GroupsSpec | None:
     return None if account is None or ends else account.spec.groups
 
 
-def plan(
+def plan_group(
     tx: Transaction,
     pool_name: str,
     shape: GroupShape,
@@ -126,7 +126,7 @@ def create_instruction(state: MeshState, group: Group) -> CreateGroup:
     )
 
 
-def end(
+def end_group(
     tx: Transaction, group: Group, *, for_agent: str | None = None, dropped: bool = False
 ) -> None:
     """Remove a group without an agent; one that was never requested from Ray just leaves the state."""
@@ -147,9 +147,9 @@ def leave(tx: Transaction, agent: Agent, destroy_group: bool | None = None) -> N
     if group is None or group.agent is not None or group.phase is GroupPhase.ENDING:
         return
     if destroy_group and group.phase is not GroupPhase.PLANNED:
-        end(tx, group, dropped=group.reserved and not _in_excess(tx.state, group))
+        end_group(tx, group, dropped=group.reserved and not _in_excess(tx.state, group))
     elif group.leaves_for is not None or group.phase is GroupPhase.PLANNED:
-        end(tx, group)
+        end_group(tx, group)
     elif destroy_group is None or not _may_stay(tx.state, group):
         drop_if_unwanted(tx, group)
 
@@ -172,7 +172,7 @@ def drop_if_unwanted(tx: Transaction, group: Group) -> None:
         return
     spec = spec_of(tx.state, group.pool_name)
     if spec is None or not _kept(tx.state, spec, group):
-        end(tx, group)
+        end_group(tx, group)
 
 
 def _may_stay(state: MeshState, group: Group) -> bool:
@@ -205,7 +205,7 @@ def expire(tx: Transaction) -> None:
     for group in _overdue(tx.state, tx.now):
         spec = spec_of(tx.state, group.pool_name)
         if spec is None or not _fills(tx.state, spec, group):
-            end(tx, group)
+            end_group(tx, group)
 
 
 def _overdue(state: MeshState, now: float) -> list[Group]:
@@ -254,7 +254,7 @@ def _make_reserved(tx: Transaction, pool_name: str) -> None:
             if placement is None:
                 _clear_way(tx, shape)
                 break
-            make(tx, plan(tx, pool_name, shape, placement, reserved=True))
+            make(tx, plan_group(tx, pool_name, shape, placement, reserved=True))
 
 
 def _clear_way(tx: Transaction, shape: GroupShape) -> None:
@@ -264,7 +264,7 @@ def _clear_way(tx: Transaction, shape: GroupShape) -> None:
         release(room, table.by_id[group_id])
     removal = without_idle(room, shape, table.idle())
     for group in () if removal is None else removal[1]:
-        end(tx, group)
+        end_group(tx, group)
 
 
 def _fill(tx: Transaction, pool_name: str, spec: GroupsSpec) -> None:
@@ -278,7 +278,7 @@ def _fill(tx: Transaction, pool_name: str, spec: GroupsSpec) -> None:
         placement = Room(state.cluster).placement(shape)
         if placement is None:
             return
-        make(tx, plan(tx, pool_name, shape, placement))
+        make(tx, plan_group(tx, pool_name, shape, placement))
 
 
 def _target_shape(state: MeshState, spec: GroupsSpec, pool_name: str) -> GroupShape:

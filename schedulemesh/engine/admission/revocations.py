@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
-from schedulemesh.engine.admission.groups import end as end_group
-from schedulemesh.engine.admission.groups import leave
+from schedulemesh.engine.admission.groups import end_group, leave
 from schedulemesh.engine.admission.requeue import return_of, task_without_room
 from schedulemesh.engine.messages.facts import AgentEnded, AgentEnding
 from schedulemesh.engine.messages.instructions import StopAgent

@@ -21,7 +21,7 @@ from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
-from schedulemesh.engine.admission.groups import end as end_group
+from schedulemesh.engine.admission.groups import end_group
 from schedulemesh.engine.admission.refusals import node_not_found, pool_not_found
 from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted

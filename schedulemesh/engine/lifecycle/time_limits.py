@@ -133,18 +133,19 @@ def _not_changeable(
     task: RunningTask, limit: float | None, *, may_lengthen: bool
 ) -> Refused | None:
     """Why the limit of a task that has an agent cannot be changed like this; None: it can."""
-    task_id, now_s = task.spec.task_id, task.max_run_s
+    task_id, present_limit_s = task.spec.task_id, task.max_run_s
     if task.phase not in (TaskPhase.RUNNING, TaskPhase.STARTING):
         return Refused(
             reason=Reason.ALREADY_BEING_PREEMPTED,
             error_text=say("limit_fixed", task=task_id, state=task.phase.value),
         )
-    longer = now_s is not None and (limit is None or limit > now_s)
-    if not longer or may_lengthen or now_s is None:
+    if present_limit_s is None or may_lengthen:
+        return None
+    if limit is not None and limit <= present_limit_s:
         return None
     return Refused(
         reason=Reason.NOT_ALLOWED,
-        error_text=say("only_shorter", task=task_id, limit=now_s),
+        error_text=say("only_shorter", task=task_id, limit=present_limit_s),
     )
 
 

@@ -13,7 +13,7 @@ from math import inf
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.sentences import did_you_mean, say
 from schedulemesh.domain.windows import MAX_WINDOWS, MaintenanceWindow, Occurrence
-from schedulemesh.engine.admission.groups import end as end_group
+from schedulemesh.engine.admission.groups import end_group
 from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.lifecycle.drain import (

@@ -48,24 +48,28 @@ class PoolRename:
     def __init__(self, name: str, new_name: str) -> None:
         self._name, self._new_name = name, new_name
 
-    def one(self, name: str) -> str:
+    def new_name_of(self, name: str) -> str:
         """The name, or the new one in its place."""
         return self._new_name if name == self._name else name
 
-    def some(self, names: Iterable[str]) -> tuple[str, ...]:
+    def new_names_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names with the new one in its place."""
-        return tuple(map(self.one, names))
+        return tuple(map(self.new_name_of, names))
 
     def keys(self, by_pool: Mapping[str, ValueT]) -> dict[str, ValueT]:
         """The same by the new name; what was kept by it from before is replaced."""
         renamed = {
-            self.one(name): value for name, value in by_pool.items() if name != self._new_name
+            self.new_name_of(name): value
+            for name, value in by_pool.items()
+            if name != self._new_name
         }
         return renamed if self._name in by_pool else dict(by_pool)
 
     def shares(self, shares: Iterable[Share]) -> tuple[Share, ...]:
         """Shares of a claim."""
-        return tuple(replace(share, pool_name=self.one(share.pool_name)) for share in shares)
+        return tuple(
+            replace(share, pool_name=self.new_name_of(share.pool_name)) for share in shares
+        )
 
     def agent_spec(self, spec: AgentSpec) -> AgentSpec:
         """What an agent was submitted as; it has its pool's name as a label."""
@@ -78,10 +82,10 @@ class PoolRename:
 
     def task(self, spec: TaskSpec) -> TaskSpec:
         """A task, and the pools in which it may evict."""
-        evict_pools = None if spec.evict_pools is None else self.some(spec.evict_pools)
-        if (self.one(spec.pool_name), evict_pools) == (spec.pool_name, spec.evict_pools):
+        evict_pools = None if spec.evict_pools is None else self.new_names_of(spec.evict_pools)
+        if (self.new_name_of(spec.pool_name), evict_pools) == (spec.pool_name, spec.evict_pools):
             return spec
-        return replace(spec, pool_name=self.one(spec.pool_name), evict_pools=evict_pools)
+        return replace(spec, pool_name=self.new_name_of(spec.pool_name), evict_pools=evict_pools)
 
     def submitted(self, submission: TaskSubmitted) -> TaskSubmitted:
         """What waits in the queue."""
@@ -94,23 +98,26 @@ class PoolRename:
         account.spec = replace(account.spec, name=self._new_name)
         ledger.rename(
             self.keys(ledger.accounts),
-            {(self.one(o), self.one(b)): amount for (o, b), amount in ledger.loans.items()},
+            {
+                (self.new_name_of(o), self.new_name_of(b)): amount
+                for (o, b), amount in ledger.loans.items()
+            },
             {
                 key: replace(
                     hold,
-                    for_pool=None if hold.for_pool is None else self.one(hold.for_pool),
+                    for_pool=None if hold.for_pool is None else self.new_name_of(hold.for_pool),
                     shares=self.shares(hold.shares),
                 )
                 for key, hold in ledger.holds.items()
             },
             {
-                agent: (self.one(pool), self.shares(shares))
+                agent: (self.new_name_of(pool), self.shares(shares))
                 for agent, (pool, shares) in ledger.promises.items()
             },
         )
         ledger.over_quota = self.keys(ledger.over_quota)
-        ledger.closed = set(self.some(ledger.closed))
-        ledger.freed = set(self.some(ledger.freed))
+        ledger.closed = set(self.new_names_of(ledger.closed))
+        ledger.freed = set(self.new_names_of(ledger.freed))
         ledger.cohorts.rename_pool(self._name, self._new_name)
 
     def in_agents(self, agents: Mapping[str, Agent]) -> None:
@@ -118,13 +125,13 @@ class PoolRename:
         for agent in agents.values():
             agent.spec = self.agent_spec(agent.spec)
             agent.shares = self.shares(agent.shares)
-            agent.former_lenders = tuple(sorted(self.some(agent.former_lenders)))
+            agent.former_lenders = tuple(sorted(self.new_names_of(agent.former_lenders)))
             agent.phase = self._phase(agent.phase)
 
     def _phase(self, phase: AgentPhase) -> AgentPhase:
         if isinstance(phase, Ending):
             previous = self._phase(phase.previous)
-            hold_for = None if phase.hold_for is None else self.one(phase.hold_for)
+            hold_for = None if phase.hold_for is None else self.new_name_of(phase.hold_for)
             return replace(phase, previous=previous, hold_for=hold_for)
         if isinstance(phase, Waiting):
             submission = self._submission(phase.submission)
@@ -159,7 +166,8 @@ class PoolRename:
             queue.add(task)
         queue.no_group.clear()
         queue.turns = Turns(
-            evictions=self.one(queue.turns.evictions), starts=self.one(queue.turns.starts)
+            evictions=self.new_name_of(queue.turns.evictions),
+            starts=self.new_name_of(queue.turns.starts),
         )
 
     def in_arrays(self, arrays: Arrays) -> None:
@@ -175,7 +183,7 @@ class PoolRename:
         """The windows that reserve nodes for the pool."""
         for window in windows.by_name.values():
             if self._name in window.pools:
-                windows.add(replace(window, pools=self.some(window.pools)))
+                windows.add(replace(window, pools=self.new_names_of(window.pools)))
 
     def in_drains(self, drains: Drains) -> None:
         """The drain of the pool."""
@@ -189,8 +197,10 @@ class PoolRename:
         renamed = [
             replace(
                 token,
-                pools=self.some(token.pools),
-                evict_pools=None if token.evict_pools is None else self.some(token.evict_pools),
+                pools=self.new_names_of(token.pools),
+                evict_pools=None
+                if token.evict_pools is None
+                else self.new_names_of(token.evict_pools),
             )
             for token in tokens.values()
         ]
@@ -198,7 +208,7 @@ class PoolRename:
 
     def in_policy(self, policy: PreemptionPolicy) -> PreemptionPolicy:
         """The pools that the policy names."""
-        return replace(policy, protected_pools=self.some(policy.protected_pools))
+        return replace(policy, protected_pools=self.new_names_of(policy.protected_pools))
 
     def in_handlers(
         self, handlers: Mapping[str, StateHandlersRegistered]
@@ -211,9 +221,9 @@ class PoolRename:
         """What can be started again, and what is learned."""
         past.preempted.update({task: self._preempted(one) for task, one in past.preempted.items()})
         past.lost.update({agent: self._lost(one) for agent, one in past.lost.items()})
-        counts = {(self.one(pool), reason): 0 for pool, reason in past.preemptions}
+        counts = {(self.new_name_of(pool), reason): 0 for pool, reason in past.preemptions}
         for (pool, reason), count in past.preemptions.items():
-            counts[self.one(pool), reason] += count
+            counts[self.new_name_of(pool), reason] += count
         past.preemptions = counts
         past.estimates = self._estimates(past.estimates)
 
@@ -237,7 +247,7 @@ class PoolRename:
         renamed = Estimates()
         items = [(key, runs) for key, runs in estimates.items() if key.pool_name != self._new_name]
         renamed.restore(
-            (replace(key, pool_name=self.one(key.pool_name)), runs) for key, runs in items
+            (replace(key, pool_name=self.new_name_of(key.pool_name)), runs) for key, runs in items
         )
         return renamed
 
@@ -246,4 +256,6 @@ class PoolRename:
         evictor = record.evictor
         if evictor is not None:
             task = None if evictor.task is None else self.task(evictor.task)
-            record.evictor = replace(evictor, pool_name=self.one(evictor.pool_name), task=task)
+            record.evictor = replace(
+                evictor, pool_name=self.new_name_of(evictor.pool_name), task=task
+            )

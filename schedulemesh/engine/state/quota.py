@@ -132,7 +132,7 @@ class Ledger:
         else:
             account.spec = spec
         (self.flavored.add if spec.flavors else self.flavored.discard)(spec.name)
-        self.note_size(spec.name)
+        self.note_over_quota(spec.name)
         self._trees_changed()
         self.freed.add(spec.name)
         self.cohorts.join(spec.name, spec.cohort)
@@ -164,7 +164,7 @@ class Ledger:
         self.flavored = {name for name, account in accounts.items() if account.spec.flavors}
         self._trees_changed()
 
-    def note_size(self, name: str) -> None:
+    def note_over_quota(self, name: str) -> None:
         """Note whether a pool holds more than its quota."""
         self.over_quota.pop(name, None)
         if self.accounts[name].above:
@@ -202,7 +202,7 @@ class Ledger:
             if share.pool_name != pool_name:
                 self._lend(owner, pool_name, share.amount)
             if owner.free.negative():
-                self.note_size(share.pool_name)  # what a victim held passes on
+                self.note_over_quota(share.pool_name)  # what a victim held passes on
 
     def commit(self, shares: Iterable[Share]) -> None:
         """Turn reserved shares into used ones."""
@@ -224,7 +224,7 @@ class Ledger:
             if share.pool_name != pool_name:
                 self._lend(owner, pool_name, NOTHING - share.amount)
             if share.pool_name in self.over_quota:
-                self.note_size(share.pool_name)
+                self.note_over_quota(share.pool_name)
 
     def quota_held(self, fact: QuotaHeld) -> None:
         """Hold quota that has just become free."""

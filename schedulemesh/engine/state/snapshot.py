@@ -376,7 +376,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.ledger.accounts[account.spec.name] = account
         if account.spec.flavors:
             state.ledger.flavored.add(account.spec.name)
-        state.ledger.note_size(account.spec.name)
+        state.ledger.note_over_quota(account.spec.name)
         state.ledger.cohorts.join(account.spec.name, account.spec.cohort)
         state.agents_of[account.spec.name] = set()
         state.groups.define(account.spec.name, account.spec.groups)

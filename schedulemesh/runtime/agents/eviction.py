@@ -252,7 +252,7 @@ class Eviction:
         if self._incarnation is None or not self.processes:
             task = self.task
             name = "" if task is None else f" {task.agent_name!r}"
-            return self._answered(False, f"agent{name} cannot be reached")
+            return self._cancel_outcome(False, f"agent{name} cannot be reached")
         answers = await asyncio.gather(*map(self._cancel, self._able("cancel") or self.processes))
         return next((answer for answer in answers if not answer.cancel_success), answers[0])
 
@@ -261,14 +261,14 @@ class Eviction:
         result = await self._order(process, "cancel", within_s, task_id=self.task_id)
         if result is None:
             late = f"cancel() did not return within {within_s:g} s"
-            return self._answered(False, late, timed_out=True)
+            return self._cancel_outcome(False, late, timed_out=True)
         if not result.able:
             error = "the agent's class has no cancel(), so nothing was cancelled"
-            return self._answered(False, error + _going_on(result), runs_on=True)
+            return self._cancel_outcome(False, error + _going_on(result), runs_on=True)
         if result.error:
             error = self._line("cancel()", result.error) + _going_on(result)
-            return self._answered(False, error, runs_on=True)
-        return self._answered(result.success, "", runs_on=not result.success)
+            return self._cancel_outcome(False, error, runs_on=True)
+        return self._cancel_outcome(result.success, "", runs_on=not result.success)
 
     async def _save(self, task: RunningTask) -> SavedState | NotSaved:
         """The state from the best source that works: the pool's preserver, the agent's ``save_state``, and
@@ -426,9 +426,10 @@ class Eviction:
             process, self._incarnation, kind, timeout_s, until=until, **fields
         )
 
-    def _answered(
+    def _cancel_outcome(
         self, success: bool, error: str, *, runs_on: bool = False, timed_out: bool = False
     ) -> CancelAnswered:
+        """What became of the cancellation, for the engine; a failure is logged."""
         if not success:
             why = error or "its cancel() answered that it failed"
             logger.warning("task %s was not cancelled: %s", self.task_id, why)

@@ -165,7 +165,7 @@ class ClusterMonitor:
         self._orphans, self._witness = orphans, witness
         self._reactor = executor.reactor
         self._executor = executor
-        self._groups, self._ready = executor.groups, executor.ready
+        self._groups, self._warm_pool = executor.groups, executor.warm_pool
         self._spawn = executor.spawn
         self._autoscaler = AutoscalerRequest(backend, self._reactor.still_writes)
         self._watch = NodeWatch()
@@ -196,7 +196,7 @@ class ClusterMonitor:
         before = agents_with_process(state)
         running = every_process(state, [state.agents[name] for name, _ in before])
         await attempts.make(lambda: self._agents.end_leftovers(running))
-        placed, were_ready = ready_groups(state.groups), self._ready.names()
+        placed, were_ready = ready_groups(state.groups), self._warm_pool.names()
         views = await attempts.make(self._backend.nodes)
         living = await attempts.make(self._backend.living_actors)
         groups = await attempts.make(self._groups.living) if placed else {}
@@ -263,12 +263,12 @@ class ClusterMonitor:
         """
         self._end_gone(before, living)
         self._orphans.forget_dead(living)
-        self._ready.mark_dead(were_ready - {name for _, name in living})
+        self._warm_pool.mark_dead(were_ready - {name for _, name in living})
         await self._end_unclaimed(living)
 
     async def _meet_demand(self) -> None:
         """Make and end warm hosts, and ask the autoscaler for what is missing."""
-        self._ready.reconcile(self._reactor.state)
+        self._warm_pool.reconcile(self._reactor.state)
         await self._autoscaler.notify(self._reactor.state)
 
     def _end_gone(self, before: set[tuple[str, int]], living: set[tuple[str, str]]) -> None:
@@ -308,7 +308,7 @@ class ClusterMonitor:
         processes = every_process(state, state.agents.values())
         claimed = {self._agents.where(process) for process in processes}
         claimed |= self._agents.addresses() | self._agents.orphans
-        claimed |= {(self._agents.namespace, name) for name in self._ready.all_names()}
+        claimed |= {(self._agents.namespace, name) for name in self._warm_pool.all_names()}
         return set(self._agents.unclaimed_actors(living, claimed))
 
     async def _remove_late_groups(self) -> None:
@@ -361,7 +361,7 @@ class ClusterMonitor:
             self._groups.adopt(
                 group_id, BundleSlot(ray_id=view.ray_id, shape=GroupShape(bundles=()))
             )
-        await self._ready.leave(group_id)
+        await self._warm_pool.leave(group_id)
         await self._groups.remove(group_id)
         await self._reactor.report(GroupGone(group_id=group_id))
         self._groups.notify()
@@ -486,7 +486,7 @@ class ClusterMonitor:
         for gang_name in elastic_gangs(state):
             # A member may have ended before the others could be told, by this process or the former one.
             self._spawn(tell_members(self._agents, state, gang_name))
-        self._ready.reconcile(self._reactor.state)
+        self._warm_pool.reconcile(self._reactor.state)
 
 
 def _has_ended(ending: asyncio.Task[None]) -> bool:

@@ -36,12 +36,12 @@ class WaitReasons:
         reactor.observers.add(self._queued)
 
     async def round(self) -> None:
-        """Ask for the reasons of the next tasks."""
+        """Note the reasons of the next tasks."""
         await self._reactor.until_consistent()
         until = time.perf_counter() + _ROUND_S
         for task_id in self._next():
             if task_id in self._reactor.state.queue.by_id:
-                self._ask(task_id)
+                self._note_reason(task_id)
             if time.perf_counter() >= until:
                 return
 
@@ -68,15 +68,12 @@ class WaitReasons:
         self._left = iter(list(islice(waiting, _TASKS)))
         self._noted = {t: reason for t, reason in self._noted.items() if t in waiting}
 
-    def _ask(self, task_id: str) -> None:
+    def _note_reason(self, task_id: str) -> None:
+        """Note why a task waits, unless that is the reason that was noted last, or it waits no longer."""
         now = self._reactor.now()
         explanation = self._reactor.engine.explain(task_id, now)
-        if (
-            isinstance(explanation, Refused)
-            or explanation.state != "queued"
-            or not explanation.reason
-        ):
+        if isinstance(explanation, Refused) or explanation.state != "queued":
             return
-        if self._noted.get(task_id) != explanation.reason:
+        if explanation.reason and self._noted.get(task_id) != explanation.reason:
             self._noted[task_id] = explanation.reason
             self._note(task_id, explanation.reason, now)

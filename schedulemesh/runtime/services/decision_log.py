@@ -124,7 +124,7 @@ def _log_victims(fact: AgentAdmitted) -> None:
 
 
 def _log_return(fact: TaskQueued) -> None:
-    """Log a task that joins the queue again; not one that joins it first, of which there may be thousands."""
+    """Log a task that joins the queue again. Those that join it first are not logged: thousands may do."""
     task, attempts = fact.submission.task, fact.attempts
     if task is None or not (attempts.preemptions or attempts.failures):
         return

@@ -73,7 +73,7 @@ class MetricsService(Service):
         self._reactor.observers.catch_up()
         yield from self._recorder.families()
         yield from self._reactor.times.families()
-        warm = list(self._executor.ready.warm_starts.items())
+        warm = list(self._executor.warm_pool.warm_starts.items())
         yield c.WARM_STARTS, (Sample((pool,), n) for pool, n in warm)
         yield c.JOBS_BEYOND, jobs_beyond_claim(state, self._monitor.claims.beyond)
         yield c.HEARTBEAT, self._heartbeats(state)

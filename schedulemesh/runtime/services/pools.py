@@ -150,8 +150,8 @@ class PoolService(Service):
             return PoolResponse(outcome=outcome, spec=spec)
         if stimulus.spec.groups is None:
             return PoolResponse(outcome=outcome, spec=stimulus.spec)
-        self._executor.ready.forgive(name)
-        self._executor.ready.reconcile(self._reactor.state)
+        self._executor.warm_pool.forgive(name)
+        self._executor.warm_pool.reconcile(self._reactor.state)
         await self._wait_for_reserved_groups(name, stimulus.spec.groups.wait_s + _GRACE_S)
         return PoolResponse(
             outcome=outcome,
@@ -161,7 +161,9 @@ class PoolService(Service):
 
     def _group_views(self) -> GroupViews:
         executor = self._executor
-        return GroupViews(self._reactor.state, executor.groups, executor.ready, self._reactor.now())
+        return GroupViews(
+            self._reactor.state, executor.groups, executor.warm_pool, self._reactor.now()
+        )
 
     async def _wait_for_reserved_groups(self, name: str, timeout_s: float) -> None:
         """Return once none of the pool's reserved groups is being created, or after the timeout."""

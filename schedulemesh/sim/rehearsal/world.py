@@ -405,7 +405,7 @@ class RehearsedWorld(World):
                 state_restored=None if order.state_key is None else True,
             )
         )
-        self._work(life)
+        self._plan_end(life)
 
     def _where(
         self, order: i.StartAgent, started: f.AgentStarted | None
@@ -422,18 +422,20 @@ class RehearsedWorld(World):
         gpu_ids = members[0].gpu_ids if members else self._gpus(node_id, order.agent.name)
         return node_id, gpu_ids, members
 
-    def _work(self, life: Life) -> None:
-        """Plan the end of the work that begins now."""
+    def _plan_end(self, life: Life) -> None:
+        """Plan the end of the work that begins now. Where it ends when it did in the history, its end stands
+        at the same place among the events of that time.
+        """
         life.runs(self.now)
         end = life.end(self.now)
         if end is None:
             return
-        at, recorded, incarnation = end.at, life.recorded, life.incarnation
-        number, reported = None, self._reported
-        if recorded is not None and recorded.ended_at == at:
-            kind = "ending" if recorded.id in reported.failed_at else recorded.state
-            number = reported.numbers.get((recorded.id, kind))
-            at = reported.failed_at.get(recorded.id, at)
+        attempt, incarnation = life.recorded, life.incarnation
+        at, number, reported = end.at, None, self._reported
+        if attempt is not None and attempt.ended_at == end.at:
+            kind = "ending" if attempt.id in reported.failed_at else attempt.state
+            number = reported.numbers.get((attempt.id, kind))
+            at = reported.failed_at.get(attempt.id, end.at)
         if end.state == "lost" and at in reported.recovered_at:
             self._gone_at(at, number, life.agent_name, incarnation)
             return

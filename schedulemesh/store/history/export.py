@@ -217,11 +217,11 @@ def write_parquet(path: Path, rows: Rows) -> None:
     kinds = {str: pa.string(), float: pa.float64(), int: pa.int64()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for group in _groups(rows):
+        for group in _row_groups(rows):
             writer.write_table(pa.Table.from_pylist(group, schema=schema))
 
 
-def _groups(rows: Rows) -> Iterator[list[dict[str, Any]]]:
+def _row_groups(rows: Rows) -> Iterator[list[dict[str, Any]]]:
     """The rows in groups of limited size."""
     group: list[dict[str, Any]] = []
     for row in rows:
