@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from schedulemesh.cli import jobs
 from schedulemesh.cli.exits import ExitCode
+from schedulemesh.cli.job_options import JobOptions
 from schedulemesh.cli.texts import duration, megabytes, seconds
 from schedulemesh.domain.resources import amounts_text, parse_resources
 from schedulemesh.errors import InvalidRequestError
@@ -18,6 +21,53 @@ def submitted(scheduler, monkeypatch):
     seen = []
     monkeypatch.setattr(jobs, "_submit", lambda _gateway, given: seen.append(given))
     return seen
+
+
+#: A value for each option, by which the job differs from one without it.
+WORDS = {
+    "pool": "p",
+    "bundle": ["cpu=1"],
+    "strategy": "PACK",
+    "gpu_model": "H100",
+    "node_label": ["zone=a"],
+    "topology": "rack",
+    "priority": 9.0,
+    "label": ["tier=premium"],
+    "time": "2h",
+    "max_run": "2h",
+    "on_time_limit": "requeue",
+    "idle": "10m",
+    "after": ["another"],
+    "array": "0-3",
+    "working_dir": ".",
+    "env": ["A=b"],
+    "runtime_env": "{env_vars: {A: b}}",
+    "checkpoint_dir": "/shared",
+    "driver_cpus": 1.0,
+    "driver_gpus": 1.0,
+    "start_limit": ["load=5m"],
+    "grace": "90s",
+    "over_claim": "end",
+    "keep_actor": ["caches/weights"],
+    "owner": "ada",
+    "retries": 2,
+    "on_oom": "grow",
+    "oom_max_memory": "64GB",
+    "on_preempted": "drop",
+    "max_preemptions": 3,
+    "detached": True,
+}
+#: Those that are read when the scheduler is asked; see the tests of amounts and ids.
+READ_LATER = {"task_id", "cpus", "gpus", "memory", "resource", "fallback"}
+
+
+@pytest.mark.parametrize(
+    "option", sorted({field.name for field in fields(JobOptions)} - READ_LATER)
+)
+def test_every_option_reaches_the_job(option):
+    """One that is taken and not passed on would do nothing."""
+    without = jobs._job_arguments(JobOptions())
+    assert jobs._job_arguments(JobOptions(**{option: WORDS[option]})) != without
 
 
 def test_a_job_has_labels_and_a_duration(submitted, run):
