@@ -283,11 +283,11 @@ class _Calls:
         """
         if call.searches:
             search = partial(self._pace_of(request).search, ask, respond)
-            return await while_connected(request.receive, search)
+            return await while_connected(request.state.client, search)
         if call.changes_state and not call.waits:
             return respond(await ask())
         turn = None if call.changes_state or call.waits else self._turn_of(request)
-        answer = await while_connected(request.receive, ask, turn, ends=not call.changes_state)
+        answer = await while_connected(request.state.client, ask, turn, ends=not call.changes_state)
         if call.waits and not call.changes_state:
             await self._check_still_allowed(request, type(call))
         return respond(answer)
@@ -344,7 +344,7 @@ class _Calls:
 
     async def _in_turn(self, request: Request, read: Callable[[], Awaitable[Value]]) -> Value:
         """The result of a read, made when its turn has come among those with the same token."""
-        return await while_connected(request.receive, read, self._turn_of(request))
+        return await while_connected(request.state.client, read, self._turn_of(request))
 
     async def _page(self, listing: ListingEndpoint, query: QueryParams) -> ListingPage:
         """The page of a listing that a query asks for."""

@@ -19,6 +19,7 @@ from schedulemesh.server.bodyless_requests import (
     BodylessRequest,
     bodyless_request,
 )
+from schedulemesh.server.disconnection import ClientPresence
 from schedulemesh.server.request_limits import BoundedConnection
 
 #: Seconds in which the headers of a request have to arrive.
@@ -140,6 +141,9 @@ class PatientProtocol(H11Protocol):
         self.conn = self._bounded = BoundedConnection()
         #: Whether a bodyless request is being answered, and what has arrived since it.
         self._answers_bodyless, self._later = False, bytearray()
+        self._presence = ClientPresence(self._listen)
+        # Each request gets a copy of this.
+        self.app_state = {**self.app_state, "client": self._presence}
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
@@ -231,6 +235,7 @@ class PatientProtocol(H11Protocol):
         """Wait no more."""
         if self.client is not None:
             self._open.closed(self.client)
+        self._presence.note_end()
         self._remove_limit()
         self.resume_writing()
         super().connection_lost(exc)
@@ -247,6 +252,9 @@ class PatientProtocol(H11Protocol):
             self._stalled.cancel()
             self._stalled = None
         super().resume_writing()
+
+    def _listen(self) -> None:
+        self.flow.resume_reading()
 
     def _set_limit(self) -> None:
         self._limit = self.loop.call_later(HEADERS_S, self.transport.close)

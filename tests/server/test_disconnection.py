@@ -12,27 +12,12 @@ import pytest
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.tasks import ExplainTask, WaitTasks, WaitUntil
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.server.disconnection import while_connected
+from schedulemesh.server.disconnection import ClientPresence, while_connected
 from schedulemesh.server.problems import Problem
 from tests.server.work import filled
 
 MSGPACK = {"content-type": "application/msgpack"}
 WAIT = WaitTasks(task_ids=("waits-1",), until=WaitUntil.ENDED, enough=1, wait_s=30.0)
-
-
-class Client:
-    """Sends a request without a body, and stays until it leaves."""
-
-    def __init__(self):
-        self.left = asyncio.Event()
-        self.begun = False
-
-    async def receive(self):
-        if not self.begun:
-            self.begun = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self.left.wait()
-        return {"type": "http.disconnect"}
 
 
 class Work:
@@ -59,8 +44,8 @@ async def rounds():
 
 def test_a_client_that_stays_gets_the_result():
     async def story():
-        client, work = Client(), Work()
-        answering = asyncio.ensure_future(while_connected(client.receive, work))
+        client, work = ClientPresence(), Work()
+        answering = asyncio.ensure_future(while_connected(client, work))
         await rounds()
         work.may_end.set()
         assert await answering == 7
@@ -72,10 +57,10 @@ def test_a_client_that_stays_gets_the_result():
 @pytest.mark.parametrize("ends", [True, False])
 def test_the_work_for_a_client_that_leaves_is_cancelled_unless_it_is_a_change(ends):
     async def story():
-        client, work = Client(), Work()
-        answering = asyncio.ensure_future(while_connected(client.receive, work, ends=ends))
+        client, work = ClientPresence(), Work()
+        answering = asyncio.ensure_future(while_connected(client, work, ends=ends))
         await rounds()
-        client.left.set()
+        client.note_end()
         with pytest.raises(Problem, match="gone away"):
             await answering
         work.may_end.set()
@@ -85,17 +70,45 @@ def test_the_work_for_a_client_that_leaves_is_cancelled_unless_it_is_a_change(en
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_client_that_has_left_already_has_only_changes_carried_out(ends):
+    async def story():
+        client, work = ClientPresence(), Work()
+        client.note_end()
+        with pytest.raises(Problem, match="gone away"):
+            await while_connected(client, work, ends=ends)
+        work.may_end.set()
+        await rounds()
+        assert work.states == ([] if ends else ["begun", "ended"])
+
+    asyncio.run(story())
+
+
+def test_a_server_that_ends_is_no_client_that_leaves():
+    async def story():
+        client, work = ClientPresence(), Work()
+        answering = asyncio.ensure_future(while_connected(client, work))
+        await rounds()
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        assert work.states == ["begun", "cancelled"]
+        client.note_end()
+
+    asyncio.run(story())
+
+
 def test_a_client_that_leaves_before_its_turn_has_nothing_done():
     async def story():
-        turn, clients = asyncio.Semaphore(1), [Client() for _ in range(3)]
+        turn, clients = asyncio.Semaphore(1), [ClientPresence() for _ in range(3)]
         works = [Work() for _ in clients]
         answers = [
-            asyncio.ensure_future(while_connected(client.receive, work, turn))
+            asyncio.ensure_future(while_connected(client, work, turn))
             for client, work in zip(clients, works, strict=True)
         ]
         await rounds()
         assert [work.states for work in works] == [["begun"], [], []]
-        clients[1].left.set()
+        clients[1].note_end()
         await rounds()
         for work in works:
             work.may_end.set()
