@@ -43,7 +43,10 @@ class Role(str, Enum):
     @property
     def rank(self) -> int:
         """Its place in their order: the lowest may do least."""
-        return list(Role).index(self)
+        return _RANKS[self]
+
+
+_RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

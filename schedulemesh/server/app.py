@@ -193,7 +193,19 @@ def _routes(calls: _Calls) -> list[Route]:
 
 
 def _route(path: str, endpoint: Endpoint, method: str) -> Route:
-    return Route(f"{API}{path}", endpoint, methods=[method])
+    return Route(f"{API}{path}", _Call(endpoint), methods=[method])
+
+
+class _Call:
+    """An endpoint as an ASGI application. Of a function, Starlette would handle the errors a second time."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        response = await self._endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 @cache

@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import lru_cache, partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -54,6 +55,9 @@ MAX_ANSWERS, MAX_ANSWERS_OF_TOKEN, _PART = 512 * 1024 * 1024, 128 * 1024 * 1024,
 _OPEN, _OPEN_ON_LOOPBACK = ("/healthz", "/proof"), "/metrics"
 #: What the paths of calls begin with; all others but those above are the page's.
 _CALLS = "/api/"
+
+#: Characters of a Host header: those of a name and a port. Of so many it is remembered what they are.
+_MAX_HOST, _MOST_HOSTS = 300, 256
 
 
 class TokenSource(Protocol):
@@ -146,6 +150,8 @@ class Guard:
         self._settings = settings
         self._tokens = tokens
         self._names = _own_names(settings)
+        #: Whether a Host header names this server. Clients send the same one with each request.
+        self._is_own = lru_cache(_MOST_HOSTS)(partial(_is_own_host, self._names))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -181,8 +187,7 @@ class Guard:
     def _check_host(self, headers: Headers) -> None:
         """Refuse a Host that a page of another site may have made point here (DNS rebinding)."""
         hosts = headers.getlist("host")
-        name = _host_name(hosts[0]) if len(hosts) == 1 else ""
-        if not name or not (name in self._names or is_address(name)):
+        if len(hosts) != 1 or len(hosts[0]) > _MAX_HOST or not self._is_own(hosts[0]):
             raise Problem(
                 421,
                 "host_not_allowed",
@@ -257,6 +262,12 @@ def _own_names(settings: HttpSettings) -> Collection[str]:
     if not settings.loopback:
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
     return names
+
+
+def _is_own_host(names: Collection[str], host: str) -> bool:
+    """Whether a Host header has one of these names, or an address."""
+    name = _host_name(host)
+    return bool(name) and (name in names or is_address(name))
 
 
 def _host_name(host: str) -> str:

@@ -43,8 +43,11 @@ def path_of(scope: Scope) -> str:
     """The path of a request, split where the client wrote slashes: one that is written as ``%2F`` is part of
     a name, or a pool ``a/drain`` could not be told from the drain of ``a``. Raises InvalidRequestError.
     """
+    raw_path: bytes = scope["raw_path"]
     try:
-        parts = [unquote_to_bytes(part).decode() for part in scope["raw_path"].split(b"/")]
+        if b"%" not in raw_path:
+            return raw_path.decode()
+        parts = [unquote_to_bytes(part).decode() for part in raw_path.split(b"/")]
     except UnicodeDecodeError:
         raise InvalidRequestError(
             "the path is not encoded in UTF-8; write names as UTF-8"

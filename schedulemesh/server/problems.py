@@ -18,6 +18,13 @@ logger = logging.getLogger(__name__)
 
 encode_json = msgspec.json.Encoder().encode
 
+#: Those of every answer in JSON.
+_JSON_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-type", b"application/json"),
+]
+
 _NOT_FOUND = {
     Reason.POOL_NOT_FOUND,
     Reason.NO_MATCHING_POOL,
@@ -79,12 +86,9 @@ def json_response(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Plain data as JSON. Nothing of it may be stored by browsers and proxies."""
-    return Response(
-        encode_json(content),
-        status,
-        {"cache-control": "no-store", "x-content-type-options": "nosniff", **(headers or {})},
-        "application/json",
-    )
+    response = Response(encode_json(content), status, headers)
+    response.raw_headers += _JSON_HEADERS
+    return response
 
 
 def language_of(request: Request) -> Language:

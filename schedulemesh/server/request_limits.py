@@ -111,6 +111,8 @@ class _BoundedBuffer(ReceiveBuffer):
 
 def check_query(query: bytes) -> None:
     """Raise InvalidRequestError where a query has too many parameters, or too long ones."""
+    if not query:
+        return
     parameters = query.split(b"&", MAX_PARAMETERS)
     if len(parameters) > MAX_PARAMETERS:
         raise InvalidRequestError(f"a query has up to {MAX_PARAMETERS:,} parameters")
