@@ -22,18 +22,21 @@ def make_private_folder(folder: Path) -> None:
 
 
 def check_owner(folder: Path) -> None:
-    """Raise PermissionError where a folder that exists belongs to neither this user nor root.
+    """Raise PermissionError where a folder that exists, or a link in its place, belongs to neither this user
+    nor root.
 
     Whoever owns a folder may put something else in the place of what is in it, and may have created it first:
-    in the folder of a session of Ray, every user of the machine may write.
+    in the folder of a session of Ray, every user of the machine may write. Whoever owns a link says where
+    files are made.
     """
-    with contextlib.suppress(FileNotFoundError):
-        owner = folder.stat().st_uid
-        if owner not in (os.geteuid(), 0):
-            raise PermissionError(
-                f"the folder {folder} belongs to user {owner}, and this is user {os.geteuid()}; give it to "
-                "this user (chown), or remove it"
-            )
+    for status_of in (folder.lstat, folder.stat):
+        with contextlib.suppress(FileNotFoundError):
+            owner = status_of().st_uid
+            if owner not in (os.geteuid(), 0):
+                raise PermissionError(
+                    f"the folder {folder} belongs to user {owner}, and this is user {os.geteuid()}; give it to "
+                    "this user (chown), or remove it"
+                )
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:

@@ -63,6 +63,18 @@ def test_a_folder_that_another_user_made_first_is_not_used(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+@pytest.mark.parametrize("target", ["own", "none"])
+def test_a_link_that_another_user_put_in_the_place_of_a_folder_is_not_followed(tmp_path, target):
+    (tmp_path / "own").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / target)
+    check_owner(link)
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="belongs to user 12345"):
+        check_owner(link)
+
+
 def test_a_folder_that_exists_stays_as_it_is(tmp_path):
     tmp_path.chmod(0o755)
     make_private_folder(tmp_path)
