@@ -19,6 +19,7 @@ from schedulemesh.cli.following import Part, by_stream
 from schedulemesh.client.http_channel import (
     HttpChannel,
     ImpostorError,
+    NamedServer,
     Served,
     connected,
     error_of,
@@ -105,9 +106,8 @@ def at_url(target: Target) -> Iterator[HttpGateway]:
     if not is_url(url):
         raise InvalidRequestError(f"--address is {url!r}; a URL is such as http://head:8090")
     name, namespace = target.name or DEFAULT_NAME, target.namespace or DEFAULT_NAMESPACE
-    served = Served(url, token, name, namespace)
     try:
-        gateway = HttpGateway(lambda: served)
+        gateway = HttpGateway(NamedServer(url, token, name, namespace))
     except OSError as error:
         raise SchedulerUnavailableError(f"nothing answers at {url} ({error})") from None
     with closing(gateway):
@@ -207,7 +207,7 @@ def _serves(file: Discovered) -> bool:
 
 def _served(file: Discovered) -> Served:
     token = os.environ.get(ENVIRONMENT_VARIABLE) or file.token
-    return Served(file.url, token, file.name, file.namespace, file.key)
+    return Served(file.url, token, file.name, file.namespace, (file.key,))
 
 
 def _found_again(namespace: str, name: str) -> Served:

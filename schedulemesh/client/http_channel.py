@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from schedulemesh.client.origin import user_name
+from schedulemesh.config.discovery import all_found
+from schedulemesh.config.http import home_folder
 from schedulemesh.errors import (
     InvalidRequestError,
     NotAllowedError,
@@ -37,6 +40,8 @@ _TYPE = "application/msgpack"
 #: Scheme, host and path, without a user, a query and a fragment.
 _URL = re.compile(r"https?://[^\s/?#@\\]+(/[\w.~%!$&'()*+,;=:@/-]*)?", re.ASCII)
 _PROOF = "/proof"
+#: What the name localhost may stand for.
+_LOOPBACK = ("127.0.0.1", "[::1]")
 #: Bytes of a proof that are read of whoever answers.
 _MOST_OF_PROOF = 10_000
 #: Where Ray's dashboard listens by default; one with tokens does not say what it is.
@@ -51,8 +56,8 @@ class Served(NamedTuple):
     token: str
     name: str
     namespace: str
-    #: With which the API proves that it is the scheduler's; None: it is at a URL that the user gave.
-    key: str | None = None
+    #: With one of which the API proves that it is the scheduler's; None: it is at a URL that the user gave.
+    keys: tuple[str, ...] | None = None
 
     def path(self, path: str) -> str:
         """A path of the API below that of its URL, under which a proxy may serve it."""
@@ -68,6 +73,34 @@ def is_url(address: str) -> bool:
         return False
     is_server = parts.scheme in ("http", "https") and bool(parts.hostname)
     return is_server and port_is_valid and _URL.fullmatch(address) is not None
+
+
+class NamedServer:
+    """An API that the user has named by its URL, with a token for it. Where a file of this user says that a
+    scheduler of theirs serves there, it has to prove that, because another user of this machine may have
+    taken the port meanwhile.
+    """
+
+    def __init__(self, url: str, token: str, name: str = "", namespace: str = "") -> None:
+        self._served = Served(url, token, name, namespace)
+        self._is_in_files = False
+
+    def __call__(self) -> Served:
+        """Where it is. Raises ImpostorError where it has moved."""
+        parts = urlsplit(self._served.url)
+        hosts = _LOOPBACK if parts.hostname == "localhost" else (parts.netloc.rpartition(":")[0],)
+        servers = [f"{parts.scheme}://{host}:{parts.port}" for host in hosts]
+        files = [file for file in all_found(home_folder(os.environ)) if file.url in servers]
+        if files:
+            self._is_in_files, url = True, files[0].url
+            keys = tuple(file.key for file in files if file.url == url)
+            return self._served._replace(url=f"{url}{self._served.path('')}", keys=keys)
+        if self._is_in_files:
+            raise ImpostorError(
+                f"the scheduler that served at {self._served.url} serves there no more; `schedulemesh "
+                "status` finds it"
+            )
+        return self._served
 
 
 class ImpostorError(ConnectionRefusedError):
@@ -108,7 +141,11 @@ class HttpChannel:
                 f"the HTTP API at {urlsplit(self.served.url).netloc} does not answer: {error}"
             ) from None
         if response.status != http.client.OK:
-            raise error_of(self.locate().url, response.status, body)
+            raise error_of(self.served.url, response.status, body)
+        if response.getheader("content-type") != _TYPE:
+            raise SchedulerUnavailableError(
+                f"what answers at {self.served.url} is not the HTTP API of a scheduler; check the address"
+            )
         return body
 
     def close(self) -> None:
@@ -195,8 +232,8 @@ def connected(served: Served) -> http.client.HTTPConnection:
     connection.auto_open = 0
     try:
         connection.connect()
-        if served.key is not None:
-            _check_server(connection, served.url, served.key)
+        if served.keys is not None:
+            _check_server(connection, f"{parts.scheme}://{parts.netloc}", served.keys)
     except BaseException:
         connection.close()
         raise
@@ -204,7 +241,7 @@ def connected(served: Served) -> http.client.HTTPConnection:
     return connection
 
 
-def _check_server(connection: http.client.HTTPConnection, url: str, key: str) -> None:
+def _check_server(connection: http.client.HTTPConnection, url: str, keys: tuple[str, ...]) -> None:
     """Raise OSError unless the process at the other end knows the key in the scheduler's file: whoever has
     taken the port since would get the token of an operator.
     """
@@ -221,10 +258,11 @@ def _check_server(connection: http.client.HTTPConnection, url: str, key: str) ->
         proof = json.loads(body)["proof"].encode()
     except (ValueError, KeyError, TypeError, AttributeError):
         proof = b""
-    if not (key and same(proof, server_proof(key, url, nonce).encode())):
+    if not any(key and same(proof, server_proof(key, url, nonce).encode()) for key in keys):
         raise ImpostorError(
             f"the process that listens at {url} does not prove that it is the scheduler's, so it is sent no "
-            "token"
+            "token; if another scheduler serves there now, remove the file of the former one in "
+            "~/.schedulemesh"
         )
     if connection.sock is None:
         raise ConnectionResetError(f"the HTTP API at {url} has closed the connection")

@@ -11,7 +11,7 @@ from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import References, details, logged
 from schedulemesh.client.calls import SchedulerCalls
 from schedulemesh.client.futures import FutureCalls
-from schedulemesh.client.http_channel import PACKED_CALLS, HttpChannel, Served, is_url
+from schedulemesh.client.http_channel import PACKED_CALLS, HttpChannel, NamedServer, is_url
 from schedulemesh.client.lease_calls import LeaseFields
 from schedulemesh.client.listings import AboutResult
 from schedulemesh.client.pickling import PLAIN
@@ -190,9 +190,8 @@ def connect(url: str, *, token: str | None = None) -> HttpScheduler:
         secret = parse_secret(in_environment, ENVIRONMENT_VARIABLE) if in_environment else ""
     else:
         secret = parse_secret(token, "token")
-    served = Served(address, secret, "", "")
     try:
-        channel = HttpChannel(lambda: served)
+        channel = HttpChannel(NamedServer(address, secret))
     except OSError as error:
         raise SchedulerUnavailableError(f"nothing answers at {address} ({error})") from None
     try:

@@ -34,8 +34,8 @@ def check_owner(folder: Path) -> None:
             owner = status_of().st_uid
             if owner not in (os.geteuid(), 0):
                 raise PermissionError(
-                    f"the folder {folder} belongs to user {owner}, and this is user {os.geteuid()}; give it to "
-                    "this user (chown), or remove it"
+                    f"the folder {folder} belongs to user {owner}, and this is user {os.geteuid()}; give it "
+                    "to this user (chown), or remove it"
                 )
 
 

@@ -19,10 +19,11 @@ import threading
 import msgspec
 import pytest
 
+import schedulemesh
 from schedulemesh.api.pools import ListPools
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode
-from schedulemesh.cli.http_gateway import discovered
+from schedulemesh.cli.http_gateway import at_url, discovered
 from schedulemesh.client import http_channel
 from schedulemesh.config.discovery import Discovered, found, write
 from schedulemesh.errors import SchedulerUnavailableError
@@ -322,6 +323,39 @@ def test_a_proof_that_is_fetched_from_the_real_server_is_not_accepted_elsewhere(
     other.close()
     write(api.folder, file)
     assert b"sm_" not in other.heard
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_an_address_that_the_user_names_is_checked_where_a_file_says_who_serves_there(api, host):
+    """As in a notebook on the head, which holds its object for days."""
+    named, file = api.url.replace("127.0.0.1", host), found(api.folder, "space", "mesh")
+    target = Target(address=named)
+    with schedulemesh.connect(f"{named}/", token=api.token) as scheduler:
+        assert scheduler.list_pools()["pools"]
+        api.end()
+        write(api.folder, file)
+        other = Listener(api.url, lambda data: response(b"{}"))
+        for said in ("does not answer", "sent no token"):
+            with pytest.raises(SchedulerUnavailableError, match=said):
+                scheduler.list_pools()
+        with pytest.raises(SchedulerUnavailableError), at_url(target):
+            pass
+        write(api.folder, msgspec.structs.replace(file, url="http://127.0.0.1:1"))
+        with pytest.raises(SchedulerUnavailableError, match="serves there no more"):
+            scheduler.list_pools()
+    other.close()
+    assert b"sm_" not in other.heard
+    assert b"authorization" not in other.heard.lower()
+    api.start()
+
+
+def test_an_address_at_which_something_else_answers_is_said_to_be_that(api):
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        elsewhere = f"http://127.0.0.1:{free.getsockname()[1]}"
+    other = Listener(elsewhere, lambda data: response(b"<html>Sign in</html>"))
+    with pytest.raises(SchedulerUnavailableError, match="is not the HTTP API of a scheduler"):
+        schedulemesh.connect(elsewhere, token="x" * 43)
+    other.close()
 
 
 def test_a_nonce_has_one_form(api):
