@@ -476,6 +476,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             answer = httpx.post(url, content=data, headers=headers, trust_env=False)
         self.send_response(answer.status_code)
         self.send_header("content-length", str(len(answer.content)))
+        self.send_header("content-type", answer.headers["content-type"])
         self.end_headers()
         self.wfile.write(answer.content)
 
