@@ -134,8 +134,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     ray_id: str
     name: str
-    #: PENDING, PREPARED, CREATED or RESCHEDULING; INCOMPLETE: some of several parts were removed. Removed
-    #: groups are not shown.
+    #: PENDING, PREPARED, CREATED or RESCHEDULING; INCOMPLETE: some of several parts were removed; UNKNOWN: it
+    #: was created just now, and could not be looked at. Removed groups are not shown.
     state: str
     #: The node of each bundle; empty where it has none.
     node_ids: tuple[str, ...]
@@ -438,9 +438,9 @@ class Backend(Protocol):
 
     # placement groups
 
-    async def create_group(self, request: RayGroupRequest) -> str:
-        """Create a detached placement group and return the backend's id of it, soon after it has been placed;
-        one for which there is no room is placed later.
+    async def create_group(self, request: RayGroupRequest) -> GroupView:
+        """Create a detached placement group and return it, soon after it has been placed; one for which there
+        is no room is placed later.
 
         Raises BackendError also where the name is taken.
         """

@@ -640,10 +640,10 @@ class FakeBackend:
 
     # placement groups
 
-    async def create_group(self, request: RayGroupRequest) -> str:
+    async def create_group(self, request: RayGroupRequest) -> GroupView:
         return await self.take("create_group", request.name, lambda: self._create(request))
 
-    def _create(self, request: RayGroupRequest) -> str:
+    def _create(self, request: RayGroupRequest) -> GroupView:
         if request.name in {view.name for view in self.by_id.values()}:
             raise BackendError("the name is taken")
         self.made += 1
@@ -655,7 +655,7 @@ class FakeBackend:
             state="PENDING" if blocked else "CREATED",
             node_ids=("",) * len(request.node_ids) if blocked else request.node_ids,
         )
-        return ray_id
+        return self.by_id[ray_id]
 
     async def groups(self) -> list[GroupView]:
         return await self.take("groups", "", lambda: list(self.by_id.values()))

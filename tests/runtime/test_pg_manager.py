@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, parse_resources
@@ -78,6 +79,29 @@ def test_a_group_is_made_under_its_name_and_can_be_lived_in(backend, groups):
     assert groups.slot("g").ray_id == made.ray_id
     assert groups.slot("g").shape == SHAPE
     assert groups.slot("other") is None
+
+
+def test_a_group_that_is_placed_at_once_takes_one_call(backend, groups):
+    async def story():
+        backend.control = held = HeldCalls()
+        making = asyncio.ensure_future(groups.create(order()))
+        (await held.next("create_group")).let()
+        return await making  # another call would be held
+
+    assert run(story()) == GroupCreated(group_id="g")
+
+
+def test_a_group_that_was_made_and_could_not_be_looked_at_is_looked_at_again(
+    backend, groups, monkeypatch
+):
+    create = backend._create
+    monkeypatch.setattr(
+        backend,
+        "_create",
+        lambda request: replace(create(request), state="UNKNOWN", node_ids=()),
+    )
+    assert run(groups.create(order())) == GroupCreated(group_id="g")
+    assert groups.slot("g").ray_id in backend.by_id
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class RayGroups:
     def __init__(self) -> None:
         self._group_threads = ThreadPoolExecutor(_THREADS, "placement-groups")
 
-    async def create_group(self, request: RayGroupRequest) -> str:
+    async def create_group(self, request: RayGroupRequest) -> GroupView:
         """See Backend."""
         return await self._group_call(_create_and_place, request)
 
@@ -115,9 +115,9 @@ def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy
     )
 
 
-def _create_and_place(request: RayGroupRequest) -> str:
-    """Create a group and wait for a moment until Ray has placed it; asking again and again would find that
-    out later.
+def _create_and_place(request: RayGroupRequest) -> GroupView:
+    """Create a group, wait for a moment until Ray has placed it, and look at it; asking again and again would
+    find that out later.
     """
     ray_id = _create(request)
     with (
@@ -125,7 +125,10 @@ def _create_and_place(request: RayGroupRequest) -> str:
         refused(),
     ):  # removed meanwhile: whoever looks at it sees that
         all(PlacementGroup(_id(one)).wait(_PLACED_S) for one in ray_id.split(PART_JOINT))
-    return ray_id
+    unknown = GroupView(ray_id=ray_id, name=request.name, state="UNKNOWN", node_ids=())
+    with contextlib.suppress(BackendError), refused():  # it is made, so its id is to be known
+        return _one_group(ray_id) or unknown
+    return unknown
 
 
 def _create(request: RayGroupRequest) -> str:

@@ -55,7 +55,7 @@ class Groups:
         #: Ray's id and the shape of every group that was created or taken over.
         self._slots: dict[str, BundleSlot] = {}
         #: Requests to create a group that have no answer yet.
-        self._creating: set[asyncio.Future[str]] = set()
+        self._creating: set[asyncio.Future[GroupView]] = set()
         #: Whether all groups are being removed for good, so that none is created any more.
         self._is_leaving = False
         #: A group is created or removed by one task at a time. Its lock is there while any task has it or
@@ -316,13 +316,16 @@ class Groups:
     async def _create_and_place(self, order: CreateGroup) -> str:
         """Create a group and wait until Ray has placed it; why it is not placed, or empty."""
         slot = self._slots.get(order.group_id)
+        view: GroupView | None
         if order.shape.virtual:
             self._slots[order.group_id] = BundleSlot(ray_id="", shape=order.shape)
             return ""
         if slot is None:
-            slot = BundleSlot(ray_id=await self._ray_id(order), shape=order.shape)
-            self._slots[order.group_id] = slot
-        view = await self._wait_for_placement(order, slot.ray_id)
+            view = await self._made(order)
+            self._slots[order.group_id] = BundleSlot(ray_id=view.ray_id, shape=order.shape)
+        else:
+            view = await self._backend.group(slot.ray_id)
+        view = await self._wait_for_placement(order, view)
         if view is None:
             return "somebody else removed it"
         if not view.placed:
@@ -331,7 +334,8 @@ class Groups:
             return f"Ray placed it on {', '.join(view.node_ids)} instead of {', '.join(order.node_ids)}"
         return ""
 
-    async def _ray_id(self, order: CreateGroup) -> str:
+    async def _made(self, order: CreateGroup) -> GroupView:
+        """The group, created now, or the one that has its name."""
         request = RayGroupRequest(
             name=self.name(order.group_id), shape=order.shape, node_ids=order.node_ids
         )
@@ -344,11 +348,11 @@ class Groups:
             view = living.get(order.group_id)
             if view is None:
                 raise
-            return view.ray_id
+            return view
 
-    async def _create_in_ray(self, request: RayGroupRequest) -> str:
-        """Have Ray create the group; its id. If the caller is cancelled, the answer is still waited for,
-        so that ``remove_all`` misses no group.
+    async def _create_in_ray(self, request: RayGroupRequest) -> GroupView:
+        """Have Ray create the group. If the caller is cancelled, the answer is still waited for, so that
+        ``remove_all`` misses no group.
         """
         if self._is_leaving:
             raise BackendError("the scheduler is being shut down")
@@ -357,16 +361,20 @@ class Groups:
         creating.add_done_callback(self._creating.discard)
         return await asyncio.shield(creating)
 
-    async def _wait_for_placement(self, order: CreateGroup, ray_id: str) -> GroupView | None:
-        """The group, once it is placed, its time is over or it is being removed; None: Ray has it no more."""
+    async def _wait_for_placement(
+        self, order: CreateGroup, view: GroupView | None
+    ) -> GroupView | None:
+        """A group that was like this just now, once it is placed, its time is over or it is being removed;
+        None: Ray has it no more.
+        """
         until, wait_s = time.monotonic() + order.wait_s, _LOOK_S
-        while True:
-            view = await self._backend.group(ray_id)
-            over = time.monotonic() >= until or order.group_id in self._removing
-            if view is None or view.placed or over:
-                return view
+        while view is not None and not view.placed:
+            if time.monotonic() >= until or order.group_id in self._removing:
+                break
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
+            view = await self._backend.group(view.ray_id)
+        return view
 
     async def _withdraw(self, group_id: str) -> None:
         """Remove what exists of a group; retried until Ray reports it as removed."""
