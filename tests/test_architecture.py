@@ -36,6 +36,10 @@ def loads(module: str) -> set[str]:
         ("schedulemesh.core.agent.user_workers", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.store.sql", {"ray", "sqlalchemy"}),
         ("schedulemesh.runtime.supervisor", {"ray", "sqlalchemy"}),
+        (
+            "schedulemesh.core.backend.ray_backend",
+            {"sqlalchemy", "schedulemesh.core.agent.job_runner"},
+        ),
         ("schedulemesh.sim.picture", {"ray", "sqlalchemy", "matplotlib"}),
         ("schedulemesh.cli.app", {"ray", "sqlalchemy", "numpy", "matplotlib"}),
     ],

@@ -65,8 +65,8 @@ class Scene:
     def begun(self):
         return supervisor(self.backend, self.file, clock=virtual_time.clock())
 
-    async def pool(self, groups=None):
-        await self.ask(CreatePool(spec=PoolSpec(name="p", resources=FOUR, groups=groups)))
+    async def pool(self, groups=None, quota=FOUR):
+        await self.ask(CreatePool(spec=PoolSpec(name="p", resources=quota, groups=groups)))
 
     async def ask(self, request):
         answer = await self.service.ask(encode_request(request))
@@ -86,9 +86,9 @@ class Scene:
         submission = msgspec.structs.replace(given, agent=agent, request_id=request_id)
         return SubmitTask(submission=submission)
 
-    async def free_group(self):
+    async def free_group(self, most=1, quota=FOUR):
         """A pool with a group that nobody holds; Ray's id of it."""
-        await self.pool(GroupsSpec(max_dynamic=1))
+        await self.pool(GroupsSpec(max_dynamic=most), quota)
         ray_id = (await self.lease("first")).group.ray_id
         await self.release("first")
         return ray_id
@@ -212,6 +212,22 @@ def test_a_lease_in_a_free_group_is_answered_once_it_is_durable_and_nothing_is_i
         assert not asked.done(), "something may be left in the group"
         look.let()
         assert (await asked).group.ray_id == first
+
+    Scene(tmp_path).play(story)
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "b")])
+def test_two_that_ask_at_once_for_the_one_free_group_both_get_a_group(tmp_path, names):
+    async def story(scene):
+        eight = FOUR + FOUR
+        scene.backend.free = [NodeView(node_id="n1", total=eight, free=eight, labels={})]
+        ray_id = await scene.free_group(most=2, quota=eight)
+        answers = await asyncio.gather(*(scene.lease(name) for name in names))
+        assert all(isinstance(answer.outcome, Accepted) for answer in answers)
+        got = {answer.group.ray_id for answer in answers}
+        assert ray_id in got
+        assert got == scene.backend.by_id.keys()
+        assert len(got) == len(set(names)) == len(scene.state.running.by_id)
 
     Scene(tmp_path).play(story)
 

@@ -15,7 +15,6 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.core.agent.control_channel import restarted_by_ray
-from schedulemesh.core.agent.exec_host import ExecHost
 from schedulemesh.core.agent.process_marks import mark_of
 from schedulemesh.core.agent.user_workers import accelerators, preserve, probe_class, restore
 from schedulemesh.core.backend import ray_internals
@@ -278,6 +277,9 @@ class RayBackend(RayGroups):
         """See Backend."""
         with refused():
             options = {"num_cpus": 0, **_placing(slot, None)}
+            # It needs the runner of jobs, which would be a tenth of what each supervisor imports.
+            from schedulemesh.core.agent.exec_host import ExecHost
+
             handle = Handle(ray.remote(ExecHost).options(**options).remote(mark))
         await _call(handle, "begin", order, dict(variables))
         return handle

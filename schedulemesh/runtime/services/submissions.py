@@ -179,13 +179,19 @@ class SubmissionService(Service):
             return None
         await self._reactor.until_consistent()
         leases, group_id = self._executor.leases, self._free_group(stimulus)
-        if group_id is None or not leases.may_be_vacant(group_id):
+        if group_id is None:
             return None
+        vacated = asyncio.ensure_future(leases.is_vacant(group_id))
+        await asyncio.sleep(0)  # Ray is asked now, and answers while the rest is computed
+        await self._reactor.until_consistent()
+        # Others may have got it meanwhile.
+        if self._free_group(stimulus) != group_id or not leases.may_be_vacant(group_id):
+            vacated.cancel()
+            return None
+        # From here it decides before it awaits, so the group is still free.
         started = s.AgentReported(
             agent_name=stimulus.agent.name, incarnation=self._reactor.state.next_incarnation
         )
-        vacated = asyncio.ensure_future(leases.is_vacant(group_id))
-        # It decides before it awaits, so the group is still free.
         step = (await self._reactor.steps((stimulus, started), blobs))[0]
         if not await vacated:
             await leases.replace(group_id)
