@@ -7,15 +7,17 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.language import phrase
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import SchedulerUnavailableError
+
+if TYPE_CHECKING:
+    from schedulemesh.api.history import QueryEvents
 
 #: Seconds that one request over Ray waits for an event.
 _WAIT_S = 20.0

@@ -7,12 +7,10 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.cluster import GetAbout
-from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target, note
 from schedulemesh.cli.exits import accepted
 from schedulemesh.cli.following import Part, by_stream
@@ -25,7 +23,6 @@ from schedulemesh.client.http_channel import (
     error_of,
     is_url,
 )
-from schedulemesh.client.submission_bodies import job_body
 from schedulemesh.config.discovery import Discovered, all_found, found
 from schedulemesh.config.http import home_folder
 from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
@@ -39,6 +36,9 @@ from schedulemesh.protocol.credentials import (
     ENVIRONMENT_VARIABLE,
 )
 from schedulemesh.protocol.requests import encode_request
+
+if TYPE_CHECKING:
+    from schedulemesh.api.history import QueryEvents
 
 #: Seconds without a byte, not even a heartbeat, after which a stream is given up.
 _SILENT_S = 30.0
@@ -70,6 +70,8 @@ class HttpGateway:
 
     def job_submission(self, fields: Mapping[str, object]) -> Callable[[], Response]:
         """Sends the submission of a job, whose runner the HTTP API packs; see Gateway."""
+        from schedulemesh.client.submission_bodies import job_body
+
         body = job_body(fields, self.name, self.namespace)
         return lambda: accepted(decode_answer(self._channel.send(body.data, body.path), Response))
 
@@ -118,6 +120,8 @@ def at_url(target: Target) -> Iterator[HttpGateway]:
 
 def _check_name(gateway: HttpGateway, url: str) -> None:
     """Raise SchedulerNotFoundError where another scheduler than the one that was named is at the URL."""
+    from schedulemesh.api.cluster import GetAbout
+
     about = gateway.ask(GetAbout(), Details).facts
     if (about["name"], about["namespace"]) != (gateway.name, gateway.namespace):
         raise SchedulerNotFoundError(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Union
 
 import msgspec
 
 from schedulemesh.api.call import MAX_BLOBS, Call, CallWithBlobs
-from schedulemesh.api.calls import CALLS
-from schedulemesh.api.states import RestoreTask
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol import msgpack_head
@@ -20,8 +19,19 @@ MAX_BYTES = 1024 * 1024
 MAX_VALUES = 100_000
 
 
+#: The name under which the call with a saved state travels.
+_WITH_STATE = "restore_task"
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Union[CALLS])
+
+
+@functools.cache
+def _decoder() -> msgspec.msgpack.Decoder[Call]:
+    """Decodes every call. Clients only encode, and load no more than the calls that they make."""
+    from schedulemesh.api.calls import CALLS  # noqa: PLC0415  # see above
+
+    decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Union[CALLS])
+    return decoder
 
 
 def encode_request(request: Call) -> bytes:
@@ -38,7 +48,7 @@ def plain_size(data: bytes) -> int:
     reader = msgpack_head.Reader(data)
     if reader.size_of_map() == 0 or reader.text() != "request":
         return len(data)
-    if reader.text() == RestoreTask.__struct_config__.tag:
+    if reader.text() == _WITH_STATE:
         return len(data) - _opaque_size(reader)
     if reader.text() != "blobs":
         return len(data)
@@ -89,7 +99,7 @@ def decode_request(data: object) -> Call:
         raise InvalidRequestError(f"a request is sent as bytes, not as {shown(data)}")
     try:
         _check_size(data)
-        request = _decoder.decode(data)
+        request = _decoder().decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidRequestError(str(error)) from error
     if isinstance(request, CallWithBlobs):

@@ -136,3 +136,16 @@ def test_a_list_without_an_output_runs(tmp_path, monkeypatch):
         program = f"{shlex.quote(sys.executable)} -m schedulemesh tasks >&-"
         done = subprocess.run(["sh", "-c", program], check=True, stderr=subprocess.PIPE, text=True)
     assert done.stderr == "no tasks\n"
+
+
+def test_what_every_command_that_asks_needs_does_not_load_all_calls():
+    """Nor what packs jobs: both take longer than a short command."""
+    script = (
+        "import sys; import schedulemesh.cli.http_gateway; "
+        "print([name for name in ('api.calls', 'api.windows', 'api.exec_sessions', 'client.packing') "
+        "if f'schedulemesh.{name}' in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
