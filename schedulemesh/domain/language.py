@@ -22,10 +22,18 @@ def language_of(environ: Mapping[str, str]) -> Language:
     return "zh" if selected.strip().lower().startswith("zh") else "en"
 
 
+#: Characters of a header that are looked at. Browsers send fewer than 100.
+_MOST_OF_HEADER = 1_000
+
+
 def preferred_language(accepted: str) -> Language:
-    """The language that a header ``Accept-Language`` prefers; English where it names none of all."""
+    """The language that a header ``Accept-Language`` prefers, by its first 1,000 characters; English where it
+    names none of all.
+    """
     best: tuple[float, Language] = (0.0, "en")
-    for part in accepted.split(","):
+    if not accepted:
+        return "en"
+    for part in accepted[:_MOST_OF_HEADER].split(","):
         tag, _, quality = part.strip().lower().partition(";q=")
         language: Language | None = next(
             (one for one in LANGUAGES if tag == one or tag.startswith(f"{one}-")), None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 import socket
+import threading
 
 import h11
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from schedulemesh.server import connections
 from schedulemesh.server.bodyless_requests import MAX_BYTES, bodyless_request, response_head
 from schedulemesh.server.request_limits import MAX_HEAD_LINES, BoundedConnection
+from tests.server.test_disconnection import until
 
 HOST = b"Host: localhost\r\n"
 
@@ -217,3 +221,73 @@ def test_an_answer_that_closes_the_connection_does_so(api, monkeypatch):
             data += more
     assert data.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
     assert b"connection: close\r\n" in data
+
+
+def test_a_request_of_which_the_rest_does_not_come_is_not_waited_for(api, monkeypatch):
+    """Its begin came while the one before it was being answered."""
+    monkeypatch.setattr(connections, "HEADERS_S", 0.3)
+    with connected(api) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(request(api))
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
+        data = b""
+        while more := connection.recv(65_536):
+            data += more
+    assert data.count(b"HTTP/1.1 200 OK") == 1
+    assert b"400" not in data.splitlines()[-1]
+
+
+def test_who_takes_nothing_of_an_answer_is_disconnected(api, monkeypatch):
+    monkeypatch.setattr(connections, "STALLED_S", 0.3)
+    with connected(api) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        begun = threading.Event()
+        threading.Thread(
+            target=flood, args=(connection, request(api, b"/api/v1/openapi.json"), begun)
+        ).start()
+        assert begun.wait(20)
+        until(lambda: len(api.server._server.server_state.connections) == 0)
+
+
+def flood(connection, data, begun):
+    with contextlib.suppress(OSError):
+        while True:
+            connection.sendall(data)
+            begun.set()
+
+
+def test_a_connection_without_a_further_request_is_closed(api):
+    api.server._server.config.timeout_keep_alive = 0.2
+    with connected(api) as connection:
+        connection.sendall(request(api))
+        data = b""
+        while more := connection.recv(65_536):
+            data += more
+    assert data.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_an_answer_under_way_when_the_server_ends_is_sent(api, monkeypatch):
+    may_answer, begun = threading.Event(), threading.Event()
+    ask_packed = api.gateway.ask_packed
+
+    async def held(asked, caller=None):
+        begun.set()
+        await asyncio.to_thread(may_answer.wait, 30)
+        return await ask_packed(asked, caller)
+
+    api.client.get("/api/v1/status")
+    with connected(api) as connection:
+        monkeypatch.setattr(api.gateway, "ask_packed", held)
+        connection.sendall(request(api))
+        assert begun.wait(20)
+        api.client.close()
+        api.loop.call_soon_threadsafe(api.server.end)
+        until(lambda: not api.server._server.servers[0].is_serving())
+        may_answer.set()
+        data = b""
+        while more := connection.recv(65_536):
+            data += more
+    assert data.startswith(b"HTTP/1.1 200 OK\r\n")
+    api.serving.result(30)
+    monkeypatch.undo()
+    api.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 import time
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -34,6 +35,7 @@ from schedulemesh.server.page.bars import bars_of_pool
 from schedulemesh.server.page.nodes import GpuHolding, gpu_picture
 from schedulemesh.server.page.texts import TEXTS
 from schedulemesh.server.page.words import WORDS
+from tests.counted_calls import calls_of
 from tests.server.scenes import large, nodes, observe, submit, three_teams
 from tests.server.work import CLASS, ask, filled, submission
 
@@ -551,6 +553,13 @@ def test_every_text_is_used_and_there_is_one_for_every_use():
 )
 def test_the_language_is_what_the_browser_prefers(header, language):
     assert preferred_language(header) == language
+
+
+def test_a_header_of_many_languages_keeps_nobody_waiting():
+    """A head has 64 KiB; anybody may send one to the page."""
+    for header in ("," * 65_000, "a," * 32_000, "zh;q=0.1," * 7_000):
+        _, calls = calls_of(partial(preferred_language, header))
+        assert calls < 5_000
 
 
 @pytest.mark.parametrize(
