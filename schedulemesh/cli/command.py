@@ -247,6 +247,7 @@ OTHER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "lease": _OF_JOBS,
     "logs": {"-f": "--follow", "-n": "--tail", "--lines": "--tail", "--grep": "--search"},
     "wait": {"--for": "--until", "-t": "--timeout"},
+    "exec": {"-t": "`schedulemesh shell ID`", "-i": "--stdin"},
 }
 
 
@@ -267,17 +268,20 @@ class _Command(TyperCommand):
         except UsageError as error:
             # Other errors about options and values are of further types: these words are too many.
             if is_unknown_option(error):
-                error.message += self._other_option(ctx, error.option_name)
+                error.message += _other_option(ctx, error.option_name)
             elif type(error) is UsageError and _takes_filters(self):
                 error.message += f"; `{ctx.command_path} -f KEY=VALUE` chooses rows"
             raise
 
-    def _other_option(self, ctx: Any, option: str) -> str:
-        """What stands here for an option of another system, or for one that chooses rows."""
-        here = OTHER_OPTIONS.get(self.name or "", {}).get(option)
-        if here is not None:
-            return f"; here it is {here}"
-        return f"; `{ctx.command_path} -f KEY=VALUE` chooses rows" if _takes_filters(self) else ""
+
+def _other_option(ctx: Any, option: str) -> str:
+    """What stands here for an option of another system, or for one that chooses rows."""
+    here = OTHER_OPTIONS.get(ctx.command.name or "", {}).get(option)
+    if here is not None:
+        return f"; here it is {here}"
+    return (
+        f"; `{ctx.command_path} -f KEY=VALUE` chooses rows" if _takes_filters(ctx.command) else ""
+    )
 
 
 def _takes_filters(command: Any) -> bool:
@@ -286,6 +290,15 @@ def _takes_filters(command: Any) -> bool:
 
 class _Group(Subcommands):
     """A list with subcommands, which says how one of its rows is shown."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if is_unknown_option(error):
+                error.message += _other_option(ctx, error.option_name)
+            raise
 
     def right_form(self, path: str, word: str) -> str:
         """See Subcommands."""

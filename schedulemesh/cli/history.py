@@ -54,7 +54,7 @@ def history(
     With --watch they are listed again when something has happened, or after 20 s. Of one task its events are
     in JSON and YAML; `events --task` prints them.
     """
-    begin, end = _moment(since), _moment(until)
+    begin, end = _moment(since, "--since"), _moment(until, "--until")
     if export is not None:
         _export(target, export, export_format, begin, end)
         return
@@ -97,7 +97,7 @@ def usage(
     from schedulemesh.api.history import QueryUsage
     from schedulemesh.protocol.answers import Details
 
-    begin, end = _moment(since), _moment(until)
+    begin, end = _moment(since, "--since"), _moment(until, "--until")
     request = QueryUsage(by=by, since=begin or 0.0, until=end, label=label)
 
     def look(gateway: Any) -> Listing:
@@ -242,8 +242,8 @@ def _delay(facts: dict[str, Any]) -> tuple[str, ...]:
     return (phrase("remark_behind", count=behind),) if behind else ()
 
 
-def _moment(text: str | None) -> float | None:
-    return None if text is None else moment(text)
+def _moment(text: str | None, what: str) -> float | None:
+    return None if text is None else moment(text, what=what)
 
 
 def _remarks_on_future(begin: float | None, end: float | None = None) -> tuple[str, ...]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from schedulemesh.cli.command import note
+from schedulemesh.cli.language import phrase
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.root import UsageError
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: How a directive begins.
 _MARK = "#SM"
+#: What is probably meant as a line with options, and the marks of other systems.
+_NEARLY_MARKED = re.compile(r"#\s*sm\s*-", re.IGNORECASE)
+_OTHER_MARKS = ("#SBATCH", "#PBS", "#BSUB", "#$")
 #: Bytes of a script that are looked at for directives, and how many words of the command may be the script.
 _HEAD, _SCRIPT_WORDS = 65_536, 2
 
@@ -220,7 +227,7 @@ def completed(
     itself overrides both. Raises InvalidRequestError.
     """
     if file is not None:
-        words, from_file = _of_file(file)
+        words, from_file = _of_file(context, file)
         options, command = _under(context, options, words, file), command or from_file
     for script, words in _directives(command):
         options = _under(context, options, words, script)
@@ -262,7 +269,7 @@ def _is_given(context: Any, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _of_file(path: str) -> tuple[list[str], list[str]]:
+def _of_file(context: typer.Context, path: str) -> tuple[list[str], list[str]]:
     """The options in a YAML file as words, and its command. Raises InvalidRequestError."""
     import yaml
 
@@ -282,13 +289,25 @@ def _of_file(path: str) -> tuple[list[str], list[str]]:
         raise InvalidRequestError(
             f"{path} has the command {shown(command)}; it is a text or a list"
         )
-    return list(_words(path, content)), [str(word) for word in command]
+    several = {
+        option
+        for parameter in context.command.params
+        for option in parameter.opts
+        if getattr(parameter, "multiple", False)
+    }
+    return list(_words(path, content, several)), [str(word) for word in command]
 
 
-def _words(path: str, options: Mapping[Any, Any]) -> Iterator[str]:
-    """The words of the command line that the fields of a file stand for."""
+def _words(path: str, options: Mapping[Any, Any], several: Collection[str]) -> Iterator[str]:
+    """The words of the command line that the fields of a file stand for. ``several``: the options that take
+    several values.
+    """
     for key, value in options.items():
         option = f"--{str(key).replace('_', '-')}"
+        if isinstance(value, list) and len(value) > 1 and option not in several:
+            raise InvalidRequestError(
+                f"{path} has {key}: {shown(value)}; it takes one value, such as {shown(value[0])}"
+            )
         if value is True:
             yield option
         elif value is not False and value is not None:
@@ -317,15 +336,31 @@ def _directives(command: list[str]) -> Iterator[tuple[str, list[str]]]:
                 head = script.read(_HEAD).decode("utf-8")
         except (OSError, ValueError):
             continue
-        words: list[str] = []
-        for line in head.splitlines():
-            if line.strip() and not line.startswith("#"):
-                break
-            mark, _, options = line.partition(" ")
-            if mark == _MARK:
-                words += _split(word, options)
+        lines = [*takewhile(_is_comment, head.splitlines())]
+        _check_marks(word, lines)
+        marked = (line.partition(" ") for line in lines)
+        words = [w for mark, _, options in marked if mark == _MARK for w in _split(word, options)]
         if words:
             yield word, words
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#") or not line.strip()
+
+
+def _check_marks(script: str, lines: Iterable[str]) -> None:
+    """Raise InvalidRequestError for options of a script that are nearly marked; say on stderr that those of
+    other systems are not read, where there are no others.
+    """
+    marks = [line.partition(" ")[0] for line in lines]
+    for line, mark in zip(lines, marks, strict=True):
+        if mark != _MARK and _NEARLY_MARKED.match(line):
+            raise InvalidRequestError(
+                f"{script} has the line {line!r}; options are written as `{_MARK} --gpus 4`"
+            )
+    others = [mark for mark in _OTHER_MARKS if mark in marks]
+    if others and _MARK not in marks:
+        note(phrase("remark_other_marks", script=script, mark=others[0]))
 
 
 def _split(script: str, options: str) -> list[str]:

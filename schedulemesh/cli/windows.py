@@ -124,6 +124,10 @@ def create(
             "a window is for nodes that are named with --node, those with --node-label, or --all-nodes; give "
             "one of the three"
         )
+    if chosen_by_amount and not (for_pool or for_owner or for_label):
+        raise InvalidRequestError(
+            "an amount is reserved for somebody; give --for-pool, --for-owner or --for-label"
+        )
     labels = pairs(node_label or (), "--node-label", "a condition is LABEL=CONDITION")
     amount = {kind: n for kind, n in (("gpu", gpus), ("cpu", cpus)) if n is not None}
     reserved_for = pairs(for_label or (), "--for-label", "a label is LABEL=VALUE")

@@ -53,6 +53,7 @@ MISTAKES = {
         ("squeue", 2, "`schedulemesh queue` does that here"),
         ("sinfo -N", 2, "`schedulemesh nodes` does that here"),
         ("describe 甲", 2, "`schedulemesh explain` does that here"),
+        ("leases --pool nope", 2, "leases -f KEY=VALUE` chooses rows"),
         ("cohorts set c", 2, "it has create, rename, delete"),
         ("--name", 2, "Option '--name' requires an argument.\n"),
     ],
@@ -60,6 +61,7 @@ MISTAKES = {
         ("explain", 2, "Missing argument"),
         ("explain nope", 3, "`schedulemesh tasks` lists the tasks"),
         ("explain 甲 乙", 2, "unexpected extra argument"),
+        ("usage --until now", 2, "--until is 'now'"),
         ("history --state dead", 2, "it may be queued, starting, running"),
         ("history --pool nope", 3, "there are: 研究"),
         ("history --since yesterday", 2, "90s, 30m, 12h, 7d or 2w"),
@@ -96,6 +98,7 @@ MISTAKES = {
         ("logs 甲 --lines 5", 2, "here it is --tail"),
         ("cancel 甲,train-7", 3, "Several tasks are written with spaces between them"),
         ("hold 甲，train-7", 3, "Several tasks are written with spaces between them"),
+        ("exec 甲 -it -- bash", 2, "here it is `schedulemesh shell ID`"),
         ("kill 甲", 2, "`schedulemesh cancel` does that here"),
         ("scancel 甲", 2, "`schedulemesh cancel` does that here"),
         ("sbatch train.sh", 2, "`schedulemesh submit` does that here"),
@@ -163,6 +166,11 @@ MISTAKES = {
             "windows create '' --start 2100-12-05T22:00Z --duration 4h --all-nodes",
             2,
             "the window's name must be a text",
+        ),
+        (
+            "windows create w --start 2100-12-05T22:00Z --duration 4h --gpus 4",
+            2,
+            "give --for-pool, --for-owner or --for-label",
         ),
         ("windows set w", 2, "it has create, delete"),
         ("drain --deadline 5", 2, "Missing argument"),
@@ -265,3 +273,36 @@ def test_a_label_of_a_script_is_overridden_by_that_of_the_command_line(scheduler
     done = run("submit", "--pool", "研究", "--id", "j", "--label", "team=line", "--", "sh", script)
     assert done.exit_code == 0, done.stderr
     assert run("jobs", "-l", "team=line", "-o", "name").stdout == "j\n"
+
+
+@pytest.mark.parametrize("line", ["#SM--gpus 4", "#sm --gpus 4", "# SM --gpus 4"])
+def test_options_of_a_script_that_are_nearly_marked_are_refused(scheduler, run, tmp_path, line):
+    scheduler.pool()
+    script = tmp_path / "train.sh"
+    script.write_text(f"#!/bin/sh\n{line}\necho\n")
+    done = run("submit", "--pool", "研究", "--", "sh", script, width=200)
+    assert (done.exit_code, "options are written as `#SM --gpus 4`" in done.stderr) == (2, True)
+
+
+def test_options_of_another_system_are_said_to_be_left_out(scheduler, run, tmp_path):
+    scheduler.pool()
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n# small models\n#SBATCH --gres=gpu:4\necho\n")
+    done = run("submit", "--pool", "研究", "--", "sh", script, width=200)
+    assert (done.exit_code, "has lines of #SBATCH, which are not read here" in done.stderr) == (
+        0,
+        True,
+    )
+    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:4\n#SM --cpus 1\necho\n")
+    assert run("submit", "--pool", "研究", "--", "sh", script).stderr == ""
+
+
+def test_a_file_gives_several_values_only_to_what_takes_them(scheduler, run, tmp_path):
+    scheduler.pool()
+    file = tmp_path / "job.yaml"
+    file.write_text("command: echo\npool: [研究, lab]\n")
+    done = run("submit", "-f", file, width=200)
+    assert done.exit_code == 2
+    assert "has pool: ['研究', 'lab']; it takes one value" in done.stderr
+    file.write_text("command: echo\npool: [研究]\nlabel: [a=b, c=d]\n")
+    assert run("submit", "-f", file).exit_code == 0

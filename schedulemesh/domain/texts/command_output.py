@@ -105,6 +105,10 @@ _RESULTS: Mapping[str, tuple[str, str]] = {
 }
 
 _REMARKS: Mapping[str, tuple[str, str]] = {
+    "remark_other_marks": (
+        "{script} has lines of {mark}, which are not read here; options are written as `#SM --gpus 4`",
+        "{script} 里 {mark} 开头的行在这里不读取；选项写成 `#SM --gpus 4`",
+    ),
     "remark_columns": (
         "not shown, for the width of the terminal: {columns:, }; -o wide has all columns",
         "终端宽度不够，未显示：{columns:、}；-o wide 显示全部列",
