@@ -98,6 +98,53 @@ def test_every_call_that_is_written_down_is_known():
     assert len(set(written)) == len(written)
 
 
+#: Where the calls of Python and of commands are made.
+MADE_IN = {
+    "Python": ("client", "core/client", "simple.py", "job.py", "protocol/exec_reader.py"),
+    "commands": ("cli", "protocol/exec_reader.py"),
+}
+#: Those that they do not make.
+NOT_MADE = {
+    "Python": {
+        # Tokens are for people: commands and HTTP issue them.
+        *(
+            "ChangeToken",
+            "CreateToken",
+            "GetTokenHashes",
+            "ListTokens",
+            "RevokeToken",
+            "RotateToken",
+        ),
+        # Python gets all rows at once.
+        *("ListAuditPage", "ListPage"),
+    },
+    "commands": {
+        # For programs: they have a class, an object or a list of their own.
+        *(
+            "DeleteAgent",
+            "ExecutePreemption",
+            "RegisterStateHandlers",
+            "RegisterTask",
+            "SubmitMany",
+        ),
+        # Commands use the functions of Python for these.
+        *("EndOrphans", "ListOrphans", "SaveLease", "SubmitTask"),
+        # Other calls say or do the same, and more.
+        *("CancelTask", "GetPreemptionStats", "GetStats", "ListAuditPage", "ListStrategies"),
+    },
+}
+
+
+@pytest.mark.parametrize("caller", MADE_IN)
+def test_every_call_is_made(caller):
+    """A call without a method or a command is found here; one without an answer or over HTTP is elsewhere."""
+    package = Path(api.__path__[0]).parent
+    parts = [package / part for part in MADE_IN[caller]]
+    files = [file for part in parts for file in (part.rglob("*.py") if part.is_dir() else (part,))]
+    words = {word for file in files for word in re.findall(r"\w+", file.read_text("utf-8"))}
+    assert {call.__name__ for call in CALLS} - words == NOT_MADE[caller]
+
+
 def test_changes_have_a_request_id_and_queries_have_none():
     for call in CALLS:
         is_change = issubclass(call, (ChangingCall, ChangeWithBlobs))

@@ -2,8 +2,8 @@
 
 A claim is for what the driver starts in Ray, so Ray knows of no device that the driver could use by itself. A
 small actor beside the runner holds devices in its place, and Ray says to it which they are. Where no part is
-asked for, it holds all GPUs of the claim on this node while the driver is not connected to Ray, so that a
-script that does not use it is not given the same devices as another one.
+asked for, it holds all GPUs of the claim on this node while the driver is not connected to Ray: two scripts
+that do not use Ray then see different devices.
 """
 
 from __future__ import annotations

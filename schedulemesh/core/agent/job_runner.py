@@ -317,9 +317,9 @@ def node_id() -> str:
 def driver_environment(
     actor: Mapping[str, str], node: Mapping[str, str], chosen: Collection[str] = ()
 ) -> dict[str, str]:
-    """The environment of a driver: that of its actor, in which Ray has set the variables of the runtime
-    environment (``chosen``), without what belongs to the actor alone, and without any variable of
-    ScheduleMesh, among which may be the token of whoever started the node.
+    """The environment of a driver: that of its actor, where Ray has set the variables of the runtime
+    environment (``chosen``). Left out is what belongs to the actor alone, and every variable of
+    ScheduleMesh: one of them may be the token of whoever started the node.
     """
     passed_on = {
         name: value

@@ -1,8 +1,8 @@
 """Where Ray keeps what the processes of agents write to stdout and stderr, and how it is read.
 
 Ray has a file for each stream of each process, named after ids that nobody else knows when the process is
-gone. So each process of an agent makes links to its files, in a folder that is found by the scheduler, the
-task and the agent, and named after the incarnation, the attempt, and the time and the position at which it
+gone. So each process of an agent makes links to its files. Their folder is named after the scheduler, the
+task and the agent; a link after the incarnation, the attempt, and the time and the position at which it
 began. They are in Ray's folder for the session, as the files are, and go with it.
 """
 

@@ -144,8 +144,8 @@ class RayScheduler(SchedulerCalls, SubmissionCalls, StateHandlerCalls, RayFuture
     def shutdown(self, force: bool = False) -> Result:
         """End every agent and the scheduler, and remove its journal.
 
-        Refused with ``standing_scheduler`` where this object was made without ``detached`` and found a
-        detached scheduler of that name, which others may be using, unless ``force`` is given, and with
+        Refused with ``standing_scheduler``, unless ``force`` is given, where this object was made without
+        ``detached`` and found a detached scheduler of that name: others may be using it. Refused with
         ``not_allowed`` where the scheduler accepts tokens only and this object's is not an operator's.
         """
         if self._connection.standing and not parse_flag(force, "force"):

@@ -4,10 +4,14 @@ A pool may be made smaller than what is in use. It then holds more than its quot
 nothing new is charged to it, and what it has lent beyond its quota is called back (``call_back``).
 
 A pool that is deleted must not be in use: no agent of it exists, nothing waits in its queue, and no other
-pool holds quota of it. With a drain it takes nothing new, what waits is cancelled, what runs is evicted as by
-any drain of a pool but does not wait again, what it has lent is called back, and its placement groups are
-removed. Of very many tasks that wait, the next steps cancel the rest. It is deleted by the step that ends the
-last use of it. ``undrain_pool`` keeps it until then.
+pool holds quota of it. With a drain
+
+- it takes nothing new, and what waits is cancelled; where very many tasks wait, the next steps cancel the
+  rest;
+- what runs is evicted as by any drain of a pool, but does not wait again;
+- what it has lent is called back, and its placement groups are removed.
+
+It is deleted by the step that ends the last use of it. ``undrain_pool`` keeps it until then.
 """
 
 from __future__ import annotations

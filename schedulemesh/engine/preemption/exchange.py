@@ -136,9 +136,10 @@ def exchanged(
     short: Resources,
     revoked: tuple[str, ...] = (),
 ) -> Claims | None:
-    """The shares of the victims, and of claims of their pools that stay, when the victims have taken over as
-    many loans as they can, first those of this owner until they cover what it is short of. None: they do
-    not, or the victims of a pool hold more than it uses beyond its quota. ``revoked``: see ``excess_of``.
+    """The shares of the victims, and of the claims of their pools that stay, after the exchange: victims take
+    over as many loans as they can, those of this owner first, until they cover what it is short of. None:
+    they do not cover it, or the victims of a pool hold more than it uses beyond its quota. ``revoked``: see
+    ``excess_of``.
     """
     new_shares: dict[str, tuple[Share, ...]] = {}
     by_pool: dict[str, list[VictimAgent]] = {}

@@ -1,10 +1,10 @@
 """Moves: smaller tasks are saved and started again elsewhere, so that a larger one has room on a node.
 
-Where a task has its quota, and the cluster would have room for it if what is free were not scattered over
-several nodes, tasks that need less on a node than it does may be moved: those that have been there for
-``defragment_after_s``, are in no placement group, and have room together on other nodes as these are now
-(``savable`` says which others are spared, and in which order they are taken). A move counts as an eviction of
-the task, which may be moved again only after the same time, so that moves do not follow each other for ever.
+A task may have its quota while what it needs is free, but scattered over several nodes. Then tasks that need
+less on a node than it does may be moved: those that have been there for ``defragment_after_s``, are in no
+placement group, and have room together on other nodes as these are now. ``savable`` says which others are
+spared, and in which order they are taken. A move counts as an eviction of the task. It may be moved again
+only after the same time, so that moves do not follow each other for ever.
 """
 
 from __future__ import annotations

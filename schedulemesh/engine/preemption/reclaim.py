@@ -1,8 +1,9 @@
 """Reclaim: a pool gets back the quota that it has lent, by the eviction of borrowers.
 
-A task that its pool's own quota covers, counting what the pool has lent, may evict any task of another pool
-of its tree of cohorts that runs on borrowed quota, whatever the priorities, and tasks that hold what the pool
-has lent them before one of the two left that tree, except
+The owner is a task that the quota of its pool covers if what the pool has lent counts as its own. Whatever
+the priorities, it may evict the borrowers: tasks of other pools of its tree of cohorts that run on borrowed
+quota. Tasks that still hold what the pool lent them before one of the two left that tree are borrowers, too.
+Not evicted are
 
 1. tasks of a protected pool,
 2. tasks that dominate it by a label rule and are not dominated in turn,

@@ -6,7 +6,7 @@ has used most comes first). Nobody is evicted for a task of the second level, so
 for ever.
 
 With ``promote_after_s`` a task that has waited for so long counts as one of the first level, as in the boost
-of multi-level feedback queues, and then runs for as long before it is evicted for others of the first level.
+of multi-level feedback queues. Once it runs, it is not evicted for others of the first level for as long.
 """
 
 from __future__ import annotations

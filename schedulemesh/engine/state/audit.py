@@ -17,9 +17,10 @@ KEPT_S = 365 * 24 * 3600.0
 
 
 class RetentionClass(Enum):
-    """Changes that push out only each other, and only those of the same token in the same role: nobody can
-    make the record forget what others have changed, or a change of the rules by many changes of tasks, nor
-    the operator of a pool what the same token changed while it was an operator's.
+    """Which changes push each other out of the record: those of one class, by one token in one role.
+
+    So nobody makes the record forget what others have changed. Many changes of tasks push out no change of
+    the rules. What a token changed as an operator's stays when it has become that of a pool's operator.
     """
 
     LASTING = "lasting"

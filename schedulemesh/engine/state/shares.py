@@ -5,8 +5,8 @@ pools below it, so that loans among them count nothing outside. The share of eit
 
     max over kinds of (loans / total quota of the whole tree of cohorts) / weight
 
-and at least 0, where the loans are the present net loans, or their decayed mean over time where that is more:
-a pool that has borrowed for long comes after one that has waited, also when it holds nothing at the moment.
+and at least 0. The loans are the present net loans, or their decayed mean over time where that is more: a
+pool that has borrowed for long comes after one that has waited, also when it holds nothing at the moment.
 The half-life of the mean is the policy's ``usage_half_life_s``. The share is dominant as in Ghodsi et al.,
 "Dominant Resource Fairness" (NSDI 2011), and weighted and hierarchical as in Kueue's fair sharing. Pools are
 compared where their paths in the tree part: first by the shares of the cohorts there, then of those below.
