@@ -65,8 +65,8 @@ class Scene:
     def begun(self):
         return supervisor(self.backend, self.file, clock=virtual_time.clock())
 
-    async def pool(self, groups=None, quota=FOUR):
-        await self.ask(CreatePool(spec=PoolSpec(name="p", resources=quota, groups=groups)))
+    async def pool(self, groups=None, quota=None):
+        await self.ask(CreatePool(spec=PoolSpec(name="p", resources=quota or FOUR, groups=groups)))
 
     async def ask(self, request):
         answer = await self.service.ask(encode_request(request))
@@ -86,7 +86,7 @@ class Scene:
         submission = msgspec.structs.replace(given, agent=agent, request_id=request_id)
         return SubmitTask(submission=submission)
 
-    async def free_group(self, most=1, quota=FOUR):
+    async def free_group(self, most=1, quota=None):
         """A pool with a group that nobody holds; Ray's id of it."""
         await self.pool(GroupsSpec(max_dynamic=most), quota)
         ray_id = (await self.lease("first")).group.ray_id
