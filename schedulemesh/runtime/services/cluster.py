@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import msgspec
@@ -282,6 +282,11 @@ class ClusterService(Service):
         """What describes the supervisor."""
         return details(await self._reactor.read(self._about))
 
+    @cached_property
+    def _journal(self) -> str:
+        """Where the journal is: the same for as long as this process lives."""
+        return str(journal_address(self._settings, self._backend.session_folder()))
+
     def _about(self) -> SchedulerFigures:
         state = self._reactor.state
         return {
@@ -292,7 +297,7 @@ class ClusterService(Service):
             "started_at": self._began_at,
             "node_id": self._backend.own_node_id(),
             "pid": os.getpid(),
-            "journal": str(journal_address(self._settings, self._backend.session_folder())),
+            "journal": self._journal,
             "epoch": state.epoch,
             "time": self._reactor.now(),
             "http": self._http.url,
