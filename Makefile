@@ -124,10 +124,12 @@ explore: $(VENV)/.dev ## New examples for every state machine; EXPLORE_EXAMPLES=
 	$(BIN)/python -m tests.runtime.stories --stories $(or $(EXPLORE_EXAMPLES),1000) --seed $$seed; \
 	$(BIN)/python -m tests.sim.mixed_year --days $(or $(EXPLORE_DAYS),365) --seed $$seed
 
-dist: $(VENV)/.dev
+dist: export SOURCE_DATE_EPOCH ?= 315619200
+dist: $(VENV)/.dev ## Build all distributions into dist/: the same commit gives the same bytes
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist packaging/schedulemesh
 	$(BIN)/python -m build --wheel --outdir dist packaging/client
+	$(BIN)/python packaging/same_archive.py dist/*.tar.gz
 
 release-check: ## Check the distributions in dist/: what an index shows, and that tests are whole in the sdist
 	$(BIN)/python -m pip install --quiet 'twine>=6.1,<8'

@@ -32,7 +32,7 @@ def with_absolute_links(text: str, files: str, tag: str) -> str:
 
 
 def with_urls(project: str, url: str, files: str, tag: str) -> str:
-    """The text of a pyproject.toml with the addresses of the project."""
+    """The text of a pyproject.toml with the addresses of the project, in place of others."""
     urls = {
         "Homepage": url,
         "Documentation": f"{files}/blob/{tag}/docs/README.md",
@@ -41,7 +41,8 @@ def with_urls(project: str, url: str, files: str, tag: str) -> str:
         "Source": url,
     }
     section = "".join(f'{name} = "{address}"\n' for name, address in urls.items())
-    return f"{project.rstrip()}\n\n[project.urls]\n{section}"
+    before = project.partition("\n[project.urls]\n")[0]
+    return f"{before.rstrip()}\n\n[project.urls]\n{section}"
 
 
 def main(url: str, tag: str, files: str | None = None) -> None:

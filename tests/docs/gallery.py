@@ -67,8 +67,9 @@ def told(output):
 
 
 def without_what_varies(output):
-    """The lines of an output, without figures and ids, sorted: what runs at the same time has no order."""
-    return sorted(_VARIES.sub(" ", line).strip() for line in output.splitlines() if line.strip())
+    """The words of each line, without figures and ids, sorted: what runs at the same time has no order."""
+    lines = (_VARIES.sub(" ", line).replace(",", " ").split() for line in output.splitlines())
+    return sorted(sorted(words) for words in lines if words)
 
 
 def check_output(name, output):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import re
 import shutil
+import tarfile
 
 import pytest
 import yaml
@@ -120,9 +122,10 @@ def tracked():
     )
 
 
-def release_metadata():
-    path = ROOT / "packaging" / "release_metadata.py"
-    spec = importlib.util.spec_from_file_location("release_metadata", path)
+def packaging_module(name):
+    """A program of packaging/, which is no package."""
+    path = ROOT / "packaging" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -131,11 +134,12 @@ def release_metadata():
 def test_an_index_is_given_absolute_links_and_the_addresses_of_the_project(tmp_path, monkeypatch):
     """Relative links break where the repository is not around the README."""
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has none")
-    metadata = release_metadata()
+    metadata = packaging_module("release_metadata")
     monkeypatch.setattr(metadata, "ROOT", tmp_path)
     for name in ("README.md", *metadata.PROJECTS):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
+    metadata.main("https://elsewhere.example", "v0.0.9")
     metadata.main("https://git.example/team/mesh", "v0.1.0", "https://git.example/team/mesh/-")
     page = tmp_path / metadata.README
     assert all(target.startswith("https://") for target in links(page))
@@ -147,7 +151,7 @@ def test_an_index_is_given_absolute_links_and_the_addresses_of_the_project(tmp_p
         project = tomllib.loads((tmp_path / name).read_text(encoding="utf-8"))
         assert project["project"]["urls"]["Homepage"] == "https://git.example/team/mesh"
         before = tomllib.loads((ROOT / name).read_text(encoding="utf-8"))
-        assert project["project"].keys() - before["project"].keys() == {"urls"}
+        assert project["project"].keys() == before["project"].keys() | {"urls"}
         assert project["tool"] == before["tool"]
     core = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))
     assert core["project"]["readme"] == metadata.README
@@ -157,3 +161,26 @@ def test_both_hosts_write_the_addresses_before_they_build():
     for name in (".github/workflows/release.yml", ".gitlab-ci.yml"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert 0 < text.index("packaging/release_metadata.py") < text.index("make dist")
+
+
+def archive(files, *, at, mode, user):
+    """A packed tar of files in this order."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime, member.mode, member.uname = len(content), at, mode, user
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def test_a_source_distribution_does_not_say_when_and_by_whom_it_was_checked_out():
+    files = [("mesh/a.py", b"a = 1\n"), ("mesh/b.py", b"b = 2\n")]
+    first = archive(files, at=1_700_000_000.25, mode=0o644, user="ann")
+    second = archive(files[::-1], at=1_800_000_000.5, mode=0o600, user="ben")
+    assert first != second
+    same_bytes = packaging_module("same_archive").same_bytes
+    assert same_bytes(first, 315_619_200) == same_bytes(second, 315_619_200)
+    with tarfile.open(fileobj=io.BytesIO(same_bytes(second, 315_619_200))) as tar:
+        assert [(one.name, tar.extractfile(one).read()) for one in tar] == files
+        assert {one.mtime for one in tar} == {315_619_200}
