@@ -285,3 +285,14 @@ def test_the_page_names_every_folder():
     names = {path.name for path in DEPLOY.iterdir() if path.is_dir()}
     assert all(f"deploy/{name}" in text for name in names)
     assert blocks(ROOT / "docs" / "deployment.md")
+
+
+def test_jobs_on_a_worker_may_write_where_the_head_has_its_journal():
+    """A worker has no volume there, and the runner of a job makes its folders below the state path."""
+    state_path = {each["name"]: each["value"] for each in head()["containers"][0]["env"]}[
+        "STATE_PATH"
+    ]
+    folder, last_user = re.findall(r"^RUN install -d -o 1000 -g 100 -m 0700 (\S+)\n.*?^USER (\d+)$",
+                                   DOCKERFILE, re.MULTILINE | re.DOTALL)[0]  # fmt: skip
+    assert state_path.startswith(f"{folder}/")
+    assert last_user == "1000"
