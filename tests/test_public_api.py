@@ -309,6 +309,7 @@ def test_defaults_of_the_policy():
         "evict_despite_external_demand": False,
         "allow_exec": False,
         "topology_levels": (),
+        "priority_classes": {},
         "links": {},
     }
 

@@ -42,6 +42,7 @@ class PolicyFields(TypedDict, total=False):
     evict_despite_external_demand: bool
     allow_exec: bool
     topology_levels: list[str]
+    priority_classes: dict[str, float]
     links: dict[str, str]
 
 

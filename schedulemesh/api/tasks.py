@@ -16,7 +16,6 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
-from schedulemesh.domain.priorities import PRIORITY_CLASSES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import (
@@ -66,8 +65,8 @@ class TaskInfo(TypedDict, total=False):
     task_id: TaskName
     pool_name: PoolOf
     priority: float
-    #: The class that has exactly this priority; None: no class has.
-    priority_class: Annotated[str, OneOf(*PRIORITY_CLASSES)] | None
+    #: The class that has exactly this priority, one of the policy before others; None: no class has.
+    priority_class: str | None
     labels: dict[str, str]
     #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None
@@ -97,9 +96,15 @@ class TaskInfo(TypedDict, total=False):
 TaskRow = TypeVar("TaskRow", bound=TaskInfo)
 
 
-def row_of_task(kind: type[TaskRow], spec: TaskSpec) -> TaskRow:  # noqa: ARG001  # the type of the result
-    """A new row of this kind with the public fields of a task's specification; the others are to be added."""
-    return cast("TaskRow", task_row(spec))
+def row_of_task(
+    kind: type[TaskRow],  # noqa: ARG001  # the type of the result
+    spec: TaskSpec,
+    own_class: str = "",
+) -> TaskRow:
+    """A new row of this kind with the public fields of a task's specification; the others are to be added.
+    ``own_class``: the class of the policy that its priority has, if one has.
+    """
+    return cast("TaskRow", task_row(spec, own_class))
 
 
 class TaskListing(TaskInfo, total=False):

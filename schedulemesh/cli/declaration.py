@@ -46,6 +46,7 @@ from schedulemesh.domain.flavors import public_flavors
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.priorities import with_own_classes
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 from schedulemesh.protocol.answers import Details, Listed
@@ -129,6 +130,13 @@ def parsed(content: object) -> Declaration:
     """The declaration in plain data, with every field checked. Raises InvalidRequestError."""
     parts = _fields(content, ("cohorts", "pools", "policy", "tokens", "windows"), "the file")
     policy = _fields(parts.get("policy") or {}, ("preemption", "queue"), "policy")
+    preemption = normal_preemption(policy.get("preemption") or {})
+    own_classes = preemption.get("priority_classes", {})
+    return with_own_classes(own_classes, lambda: _declared(parts, policy, preemption))
+
+
+def _declared(parts: Fields, policy: Fields, preemption: dict[str, Any]) -> Declaration:
+    """What the parts of a file declare, in which the own classes of its policy are known."""
     return Declaration(
         cohorts={
             name: normal_cohort(fields, f"cohort {name!r}")
@@ -139,7 +147,7 @@ def parsed(content: object) -> Declaration:
             for name, fields in _named(parts.get("pools"), "pools")
         },
         lists_pools=parts.get("pools") is not None,
-        preemption=normal_preemption(policy.get("preemption") or {}),
+        preemption=preemption,
         queue=normal_queue(policy.get("queue") or {}),
         tokens=None if parts.get("tokens") is None else _tokens(parts["tokens"]),
         windows=None if parts.get("windows") is None else _windows(parts["windows"]),

@@ -14,6 +14,7 @@ from schedulemesh.cli.command import Target, missing_part
 from schedulemesh.cli.exits import RefusedError, UnreachableError
 from schedulemesh.cli.following import Part
 from schedulemesh.cli.wording import names_asked_by
+from schedulemesh.domain.priorities import OWN_CLASSES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.engine.messages.outcomes import Refused
@@ -58,12 +59,28 @@ class Gateway(Protocol):
 
 @contextmanager
 def gateway_to(target: Target) -> Iterator[Gateway]:
-    """A connection to the scheduler, closed at the end of the block, which also tells the names of nodes."""
+    """A connection to the scheduler, closed at the end of the block, which also tells the names of nodes and
+    the own priority classes.
+    """
     with connection_to(target) as gateway, names_asked_by(lambda: _node_names(gateway)):
+        token = OWN_CLASSES.set(lambda: _own_classes(gateway))
         try:
             yield gateway
         except ScheduleMeshError as error:
             raise with_hint(gateway, error) from error.__cause__
+        finally:
+            OWN_CLASSES.reset(token)
+
+
+def _own_classes(gateway: Gateway) -> dict[str, float]:
+    """The own priority classes of the policy in force."""
+    from schedulemesh.api.policies import GetPolicy
+    from schedulemesh.protocol.answers import Details
+
+    classes: dict[str, float] = gateway.ask(GetPolicy(), Details).facts["policy"][
+        "priority_classes"
+    ]
+    return classes
 
 
 def with_hint(gateway: Gateway, error: ScheduleMeshError) -> ScheduleMeshError:

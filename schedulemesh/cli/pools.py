@@ -126,8 +126,8 @@ def set_fields(
     with gateway_to(target) as gateway:
         rows = gateway.ask(ListPools(), Listed).rows
         before = next((row for row in rows if row["name"] == pool), {})
-    fields = _merged(assigned, before)
-    normal_pool(fields, f"pool {pool!r}")
+        fields = _merged(assigned, before)
+        normal_pool(fields, f"pool {pool!r}")
 
     def request(name: str) -> ResizePool:
         return ResizePool(**pool_changes(name, fields))
@@ -156,9 +156,9 @@ def create(
     from schedulemesh.protocol.answers import PoolResponse
 
     fields = _merged(assignments(definition or ()), {})
-    normal_pool(fields, f"pool {pool!r}")
 
     def request(name: str) -> CreatePool:
+        normal_pool(fields, f"pool {name!r}")
         definition = EnsurePool(**pool_changes(name, fields))
         return CreatePool(spec=definition.applied_to(PoolSpec(name=name)))
 

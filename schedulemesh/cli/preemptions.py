@@ -98,6 +98,7 @@ def evaluate(
     from schedulemesh.api.preemption import EvaluatePreemption
     from schedulemesh.cli.changes import pairs
     from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.domain.numbers import parse_priority
     from schedulemesh.domain.resources import parse_resources
     from schedulemesh.protocol.answers import Evaluated
     from schedulemesh.protocol.public import evaluated
@@ -105,14 +106,14 @@ def evaluate(
     size = 0.0 if memory is None else megabytes(memory, "--memory")
     amounts = {"cpu": cpus, "gpu": gpus, "memory": size}
     claim = {kind: amount for kind, amount in amounts.items() if amount}
-    request = EvaluatePreemption(
-        priority=priority,
-        pool_name=pool,
-        labels=pairs(label or (), "--label", "a label is LABEL=VALUE"),
-        resources=parse_resources(claim) if claim else None,
-        limit=limit,
-    )
     with gateway_to(target) as gateway:
+        request = EvaluatePreemption(
+            priority=parse_priority(priority),
+            pool_name=pool,
+            labels=pairs(label or (), "--label", "a label is LABEL=VALUE"),
+            resources=parse_resources(claim) if claim else None,
+            limit=limit,
+        )
         check_pools(gateway, [pool])
         facts = evaluated(gateway.ask(request, Evaluated).evaluation)
     emit(_evaluation(facts), output)

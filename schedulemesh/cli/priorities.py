@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from schedulemesh.domain.numbers import parse_priority
-from schedulemesh.domain.priorities import CLASSES_TEXT
+from schedulemesh.domain.priorities import CLASSES_TEXT, UnknownPriorityClassError
 from schedulemesh.errors import InvalidRequestError
 
-_HELP = f"A number, or one of the classes {CLASSES_TEXT}."
+_HELP = f"A number, or one of the classes {CLASSES_TEXT}, or of the policy."
 
 
-def priority_of(word: str | float) -> float:
-    """The priority that a word of a command line means. Raises typer.BadParameter."""
+def priority_of(word: str | float) -> float | str:
+    """The priority that a word of a command line means; a word that may be an own class of the policy, which
+    the scheduler is asked for, as it is. Raises typer.BadParameter.
+    """
     try:
         return parse_priority(_number(word))
+    except UnknownPriorityClassError:
+        return word
     except InvalidRequestError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -29,14 +33,14 @@ def _number(word: str | float) -> str | float:
 
 
 PriorityOption = Annotated[
-    float, typer.Option(parser=priority_of, metavar="NUMBER|CLASS", help=f"Its priority. {_HELP}")
+    Any, typer.Option(parser=priority_of, metavar="NUMBER|CLASS", help=f"Its priority. {_HELP}")
 ]
 PriorityArgument = Annotated[
-    float,
+    Any,
     typer.Argument(parser=priority_of, metavar="NUMBER|CLASS", help=f"Its new priority. {_HELP}"),
 ]
 MaxPriorityOption = Annotated[
-    float | None,
+    Any,
     typer.Option(
         parser=priority_of,
         metavar="NUMBER|CLASS",

@@ -107,8 +107,19 @@ def priority(
     value: PriorityArgument,
 ) -> int:
     """Change the priority of a task that waits or runs."""
-    done = say("result_priority", value=f"{value:g}")
-    return _change(target, output, [task], done, priority=value)
+    from schedulemesh.api.queue import ChangeQueuedTask
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.domain.numbers import parse_priority
+    from schedulemesh.protocol.answers import Response
+
+    def request(task_id: str) -> ChangeQueuedTask:
+        number = parse_priority(value)
+        return ChangeQueuedTask(task_id=task_id, request_id=uuid.uuid4().hex, priority=number)
+
+    def done(_: Response) -> Text:
+        return say("result_priority", value=f"{parse_priority(value):g}")
+
+    return change_each(target, output, [task], request, Response, done)
 
 
 @command(app)

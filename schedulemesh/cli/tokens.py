@@ -102,6 +102,7 @@ def create(
     from schedulemesh.api.tokens import CreateToken
     from schedulemesh.api.values import client_name
     from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.domain.numbers import parse_priority
     from schedulemesh.domain.tokens import TokenSpec, parse_role
     from schedulemesh.errors import InvalidRequestError
     from schedulemesh.protocol.credentials import hash_of, new_secret
@@ -109,21 +110,21 @@ def create(
     if no_evictions and evict_pool:
         raise InvalidRequestError("--no-evictions and --evict-pool contradict each other; give one")
     secret = new_secret()
-    spec = TokenSpec(
-        name=token,
-        role=parse_role(role),
-        secret_hash=hash_of(secret),
-        pools=tuple(pool or ()),
-        max_priority=max_priority,
-        evict_pools=() if no_evictions else tuple(evict_pool) if evict_pool else None,
-        label_values=_label_values(label or []),
-        least_max_preemptions=least_max_preemptions,
-        owner=owner,
-    )
-    request = CreateToken(
-        spec=spec, lifetime_s=_lifetime(expires), client=client_name(), request_id=_request_id()
-    )
     with gateway_to(target) as gateway:
+        spec = TokenSpec(
+            name=token,
+            role=parse_role(role),
+            secret_hash=hash_of(secret),
+            pools=tuple(pool or ()),
+            max_priority=None if max_priority is None else parse_priority(max_priority),
+            evict_pools=() if no_evictions else tuple(evict_pool) if evict_pool else None,
+            label_values=_label_values(label or []),
+            least_max_preemptions=least_max_preemptions,
+            owner=owner,
+        )
+        request = CreateToken(
+            spec=spec, lifetime_s=_lifetime(expires), client=client_name(), request_id=_request_id()
+        )
         check_pools(gateway, (*spec.pools, *(spec.evict_pools or ())))
         _change(gateway, request)
     note(phrase("remark_secret", name=token))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import ParamSpec, TypeVar, cast, get_type_hints
 
 from schedulemesh.client.notebook import CallAnswer
 from schedulemesh.client.task_fields import DEFAULTS
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.priorities import OWN_CLASSES
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 Given = ParamSpec("Given")
@@ -96,6 +98,7 @@ def public(
                 for name in kwargs:
                     if name not in names:
                         raise InvalidRequestError(_unknown(_called(call), name, names))
+            token = OWN_CLASSES.set(partial(_own_classes_of, args))
             try:
                 return _shown_in_notebooks(call(*args, **kwargs))
             except TypeError as error:
@@ -103,11 +106,19 @@ def public(
                 if inside:
                     raise
                 raise InvalidRequestError(str(error)) from None
+            finally:
+                OWN_CLASSES.reset(token)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
         return checked
 
     return decorate
+
+
+def _own_classes_of(arguments: tuple[object, ...]) -> Mapping[str, float]:
+    """The own priority classes of the scheduler whose call has these arguments."""
+    ask = getattr(arguments[0], "_own_classes", None) if arguments else None
+    return {} if ask is None else cast("Mapping[str, float]", ask())
 
 
 def _shown_in_notebooks(answer: Answered) -> Answered:

@@ -6,8 +6,10 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from schedulemesh.api.policies import GetPolicy
 from schedulemesh.client.arguments import public_calls
-from schedulemesh.client.asking import SchedulerConnection
+from schedulemesh.client.asking import SchedulerConnection, details
+from schedulemesh.client.listings import PolicyResult
 from schedulemesh.client.notebook import table_of
 
 
@@ -38,6 +40,11 @@ class SchedulerObject:
     def name(self) -> str:
         """The scheduler's name."""
         return self._connection.name
+
+    def _own_classes(self) -> dict[str, float]:
+        """The own priority classes of the policy in force."""
+        answer = details(self._connection, GetPolicy(), PolicyResult)
+        return answer.get("policy", {}).get("priority_classes", {})
 
     def detach(self) -> None:
         """Use this object no more. The scheduler keeps running: a detached one until it is shut down, others

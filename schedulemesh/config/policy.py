@@ -17,11 +17,12 @@ from schedulemesh.config.label_rules import (
     check_number_of_rules,
     parse_label_rules,
 )
-from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.containers import as_elements, plain_data
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.links import parse_links
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import (
+    MAX_PRIORITY,
     MAX_TIMEOUT_S,
     as_seconds,
     parse_count,
@@ -31,6 +32,7 @@ from schedulemesh.domain.numbers import (
     parse_positive,
 )
 from schedulemesh.domain.payloads import parse_over_claim
+from schedulemesh.domain.priorities import PRIORITY_CLASSES
 from schedulemesh.domain.topology import parse_levels
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -75,6 +77,9 @@ _ALIASES = {
 
 #: In which order candidates are taken as victims; see PreemptionPolicy.victim_order.
 VICTIM_ORDERS = ("score", "priority_first", "least_lost_work")
+
+#: So many own priority classes there may be.
+MAX_CLASSES = 50
 
 #: Seconds beside the time limits of the policy that a request may take.
 _MARGIN_S = 120.0
@@ -194,6 +199,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     allow_exec: bool = False
     #: The levels of the topology: keys of node labels, the widest first.
     topology_levels: tuple[str, ...] = ()
+    #: {name: priority}: own priority classes, the highest first, beside those that there always are.
+    priority_classes: dict[str, float] = {}
     #: {name: address}: links from tasks to pages elsewhere, with fields such as {task} and {label.run}.
     links: dict[str, str] = {}
 
@@ -224,6 +231,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "label_preemption_rules", rules)
         levels = parse_levels(self.topology_levels, "topology_levels")
         force(self, "topology_levels", levels)
+        force(self, "priority_classes", _parse_classes(self.priority_classes))
         force(self, "links", parse_links(self.links))
 
     @property
@@ -245,6 +253,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         shown = msgspec.structs.asdict(self)
         shown["protected_pools"] = list(self.protected_pools)
         shown["topology_levels"] = list(self.topology_levels)
+        shown["priority_classes"] = dict(self.priority_classes)
         shown["links"] = dict(self.links)
         shown["label_preemption_rules"] = {
             key: {high: list(lows) for high, lows in rules.items()}
@@ -336,3 +345,43 @@ def _parse_pools(value: object) -> tuple[str, ...]:
     if len(pools) > MAX_POOLS:
         raise InvalidRequestError(f"protected_pools has more than {MAX_POOLS} names")
     return tuple(sorted({parse_name(name, "each of protected_pools") for name in pools}))
+
+
+def _parse_classes(value: object) -> dict[str, float]:
+    """Own priority classes by name, the highest first."""
+    classes = plain_data(value, "priority_classes")
+    if not isinstance(classes, Mapping) or len(classes) > MAX_CLASSES:
+        raise InvalidRequestError(
+            f"priority_classes is {shown(value)}; it is a dict of up to {MAX_CLASSES} names and priorities, "
+            "such as {'urgent': 8, 'nightly': 0.3}"
+        )
+    parsed = {
+        _parse_class_name(name): parse_number(
+            number, f"class {name!r}", -MAX_PRIORITY, MAX_PRIORITY
+        )
+        for name, number in classes.items()
+    }
+    return dict(sorted(parsed.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def _parse_class_name(name: object) -> str:
+    """The name of an own class: none of those that there always are, and nothing like a number."""
+    text = parse_name(name, "the name of a priority class")
+    if text in PRIORITY_CLASSES:
+        raise InvalidRequestError(
+            f"priority_classes names {text!r}, which is {PRIORITY_CLASSES[text]:g} everywhere; give yours "
+            "another name"
+        )
+    if _reads_as_number(text):
+        raise InvalidRequestError(
+            f"priority_classes names {text!r}, which is a number; give the class a name"
+        )
+    return text
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -326,11 +326,13 @@ def check_task(spec: TaskSpec) -> None:
         check_array_id(spec.task_id)
 
 
-def task_row(spec: TaskSpec) -> dict[str, Any]:
-    """The task as listings show it: its public fields by name, and the class of its priority."""
+def task_row(spec: TaskSpec, own_class: str = "") -> dict[str, Any]:
+    """The task as listings show it: its public fields by name, and the class of its priority. ``own_class``:
+    that of the policy, if one has it.
+    """
     row: dict[str, Any] = dict(zip(_PUBLIC, _public_values(spec), strict=True))
     row["after"] = list(spec.after)
-    row["priority_class"] = class_of(spec.priority)
+    row["priority_class"] = class_of(spec.priority, own_class)
     return row
 
 

@@ -151,10 +151,12 @@ class QueueRow(
     run_limit_s: float | None = None
     #: The labels of nodes that it asks for, as it prefers to run.
     node_labels: NodeLabels = ()
+    #: The class of the policy that has its priority; empty: none has.
+    own_class: str = ""
 
     def public(self) -> QueueListing:
         """The task as listings show it; times are in seconds."""
-        row = row_of_task(QueueListing, self.task)
+        row = row_of_task(QueueListing, self.task, self.own_class)
         row |= {
             "agent_name": self.agent_name,
             "kind": self.kind,

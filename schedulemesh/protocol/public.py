@@ -188,7 +188,7 @@ def external_job(job: ExternalJob) -> ExternalJobInfo:
 
 def explained(explanation: Explanation) -> ExplainResult:
     """What is known of a task."""
-    answer = row_of_task(ExplainResult, explanation.task)
+    answer = row_of_task(ExplainResult, explanation.task, explanation.own_class)
     answer |= {
         "success": True,
         "kind": explanation.kind,

@@ -22,6 +22,7 @@ from schedulemesh.domain.flavors import public_flavors
 from schedulemesh.domain.links import links_of
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.payloads import GangPayload
+from schedulemesh.domain.priorities import own_class_of
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import UNIT, sum_of
 from schedulemesh.domain.task import Attempts, TaskPhase, TaskSpec
@@ -285,10 +286,14 @@ class StateView:
             rows.append(row)
         return rows
 
+    def _own_class(self, spec: TaskSpec) -> str:
+        """The class of the policy that the priority of a task has; empty: none has it."""
+        return own_class_of(spec.priority, self._state.policy.priority_classes)
+
     def running_task(self, task: RunningTask) -> TaskListing:
         """A task that holds resources or is registered."""
         agent = self._state.agents.get(task.agent_name)
-        row = row_of_task(TaskListing, task.spec)
+        row = row_of_task(TaskListing, task.spec, self._own_class(task.spec))
         row |= {
             "agent_name": task.agent_name,
             "kind": kind_of(self._state.agents, task.agent_name),
@@ -522,7 +527,8 @@ class StateView:
             "restarts": agent.restarts,
             "tasks": task_ids,
             "task_details": [
-                row_of_task(TaskInfo, running.by_id[task_id].spec) for task_id in task_ids
+                row_of_task(TaskInfo, spec, self._own_class(spec))
+                for spec in (running.by_id[task_id].spec for task_id in task_ids)
             ],
             "last_metrics": self._metrics_of(agent.spec.name),
             "usage": self._usage_of(_first_process(agent)),
@@ -599,7 +605,7 @@ def saved_state(entry: tuple[TaskSpec, str, bool]) -> SavedStateInfo:
 
 def queued_task(row: QueueRow, link_templates: Mapping[str, str]) -> TaskListing:
     """A task that waits in the queue, among those that run. ``link_templates``: those of the policy."""
-    listing = row_of_task(TaskListing, row.task)
+    listing = row_of_task(TaskListing, row.task, row.own_class)
     listing |= {
         "agent_name": row.agent_name,
         "kind": row.kind,

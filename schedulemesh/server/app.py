@@ -23,7 +23,7 @@ from schedulemesh.api.history import QueryEvents, QueryHistory
 from schedulemesh.api.metrics import GetMetrics
 from schedulemesh.api.nodes import Drain, ListNodeNames, NodeInfo
 from schedulemesh.api.pages import PageQuery
-from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
+from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy, GetPolicy
 from schedulemesh.api.pools import ListCohorts, ListPools
 from schedulemesh.api.rows import NameOf, named_by
 from schedulemesh.api.tasks import SubmitTask
@@ -32,6 +32,7 @@ from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.language import Language
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_names import nodes_named, unknown_node
+from schedulemesh.domain.priorities import UnknownPriorityClassError, with_own_classes
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, nearest
@@ -332,6 +333,15 @@ class _Calls:
         async with self._large_bodies:
             return await asyncio.to_thread(check)
 
+    async def _call_of(self, data: bytes, read: Callable[[], Call]) -> Call:
+        """The request that a body stands for, whose priority may be an own class of the policy."""
+        try:
+            return await self._checked(data, read)
+        except UnknownPriorityClassError:
+            policy = plain(await self._reads.ask(GetPolicy()))["policy"]
+            own_classes = policy["priority_classes"]
+            return await self._checked(data, partial(with_own_classes, own_classes, read))
+
     def listing(self, listing: ListingEndpoint) -> Endpoint:
         """The endpoint of a listing."""
 
@@ -487,7 +497,7 @@ class _Calls:
             try:
                 _check_no_parameters(request)
                 read = partial(self._asked, request, change, secret, data)
-                call = await self._checked(data, read)
+                call = await self._call_of(data, read)
             except (Problem, InvalidRequestError):
                 _allowed(request, change.asks)
                 raise

@@ -49,6 +49,7 @@ def test_the_defaults_are_the_documented_ones():
         "evict_despite_external_demand": False,
         "allow_exec": False,
         "topology_levels": [],
+        "priority_classes": {},
         "links": {},
     }
 

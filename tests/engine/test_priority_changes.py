@@ -105,3 +105,17 @@ def test_what_waits_or_runs_keeps_the_priority_that_its_pool_permits_no_more():
     mesh.complete("runs")
     assert "waits" in mesh.starts
     assert is_stored(mesh)
+
+
+def test_an_own_class_of_the_policy_is_said_and_outlives_a_restart():
+    mesh = Mesh(pool("p", cpu=1), nodes=[node("n", cpu=1)])
+    mesh.policy(priority_classes={"nightly": 0.3, "urgent": 8})
+    mesh.run("a", cpu=1)
+    mesh.queue("b", priority=8.0, cpu=1, more={"may_preempt": False})
+    told = mesh.engine.explain("b", mesh.now)
+    assert told.own_class == "urgent"
+    assert [str(each.detail_text) for each in told.order if each.factor == "priority"] == [
+        "class urgent"
+    ]
+    for twin in (mesh.refolded(), mesh.rewritten()):
+        assert list(twin.policy.priority_classes) == ["urgent", "nightly"]

@@ -328,6 +328,7 @@ CALLS: dict[str, dict[str, Kind]] = {
         "label_preemption_rules": rules,
         "enable_label_preemption": one_of(None, True, False),
         "victim_order": one_of(None, *VICTIM_ORDERS, "random"),
+        "priority_classes": one_of(None, {}, {"urgent": 8}, {"high": 8}, {"1": 8}, {"x": "y"}, [1]),
         "topology_levels": one_of(
             None, [], ["rack"], ["block", "rack"], ["a:b"], ["r", "r"], "rack"
         ),

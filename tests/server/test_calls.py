@@ -200,6 +200,12 @@ def test_queued_tasks_are_held_moved_and_cancelled(busy):
     assert busy.send("PATCH", "/queue/first", {"priority": 2})["success"]
     error = busy.send("PATCH", "/queue/first", {"priority": "hihg"}, 400)["error"]
     assert "did you mean 'high'?" in error
+    busy.send("PATCH", "/policy", {"priority_classes": {"urgent": 8}})
+    assert busy.send("PATCH", "/queue/first", {"priority": "urgent"})["success"]
+    assert busy.get("/tasks/first")["priority_class"] == "urgent"
+    error = busy.send("PATCH", "/queue/first", {"priority": "urgnet"}, 400)["error"]
+    assert "did you mean 'urgent'?" in error
+    assert busy.send("PATCH", "/queue/first", {"priority": 2})["success"]
     assert busy.get("/queue")["items"][0]["task_id"] == "waits-1"
     assert busy.send("PATCH", "/queue/first", {"held": True}, 409)["reason"] == "not_queued"
     assert busy.send("POST", "/tasks/waits-1/cancel")["success"]

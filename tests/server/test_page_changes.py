@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.server.answers import rows_of
@@ -122,6 +123,13 @@ def test_a_priority_is_asked_for_and_its_victims_are_named(api, browser):
     assert send(browser, asked(document)).status_code == 200
     changed = changes(api, call="change_queued_task")[0]
     assert changed["request"]["priority"] == 1000.0
+
+
+def test_a_priority_may_be_an_own_class_of_the_policy(api, browser):
+    ask(api.mesh, ChangePolicy(changes={"priority_classes": {"urgent": 8}}, client="ops:1"))
+    document = browser.get("/change?do=priority&id=parked&priority=urgent")
+    assert send(browser, asked(document)).status_code == 200
+    assert changes(api, call="change_queued_task")[0]["request"]["priority"] == 8.0
 
 
 @pytest.mark.parametrize("text", ["much", "", "1e99", "nan", "<b>"])

@@ -511,3 +511,18 @@ def test_a_lease_arrives_with_its_alternatives(remote, api):
     agent = sent(api).submission.agent
     ways = [(each.label_selector, len(each.bundles)) for each in agent.each_alternative]
     assert ways == [({"zone": "in(a, c)"}, 1), ({"zone": "b"}, 2)]
+
+
+def test_a_priority_may_be_an_own_class_of_the_policy(remote):
+    remote.update_preemption_policy(priority_classes={"urgent": 8, "nightly": 0.3})
+    assert remote.submit_job("a", "true", "p", CPU, "urgent", queue=True)["success"]
+    assert remote.submit_job("b", "true", "p", CPU, queue=True, priority="nightly")["success"]
+    told = {name: remote.explain(name) for name in "ab"}
+    assert [(told[n]["priority"], told[n]["priority_class"]) for n in "ab"] == [
+        (8.0, "urgent"),
+        (0.3, "nightly"),
+    ]
+    assert remote.set_priority("b", "urgent")["success"]
+    assert remote.ensure_pool("p", resources={"cpu": 4}, max_priority="urgent")["success"]
+    with pytest.raises(InvalidRequestError, match="did you mean 'urgent'"):
+        remote.set_priority("b", "urgnet")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from math import inf
 
 from schedulemesh.config.queueing import BY_REMAINING
-from schedulemesh.domain.priorities import class_of
+from schedulemesh.domain.priorities import class_of, own_class_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission.needs import quota_need_of
@@ -96,7 +96,8 @@ def _of_policy(state: MeshState, task: QueuedTask, now: float) -> Iterator[Order
         gpus = task.submission.agent.resources.gpus
         yield OrderFactor(factor="size", value=gpus, detail_text=say("order_size"))
         return
-    name = class_of(task.spec.priority)
+    own_classes = state.policy.priority_classes
+    name = class_of(task.spec.priority, own_class_of(task.spec.priority, own_classes))
     of_class = say("order_class", name=name) if name else ""
     yield OrderFactor(factor="priority", value=task.spec.priority, detail_text=of_class)
     if policy.ageing_per_hour:

@@ -9,6 +9,7 @@ from itertools import chain, islice
 import msgspec
 
 from schedulemesh.domain.links import links_of
+from schedulemesh.domain.priorities import own_class_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskSpec
@@ -35,7 +36,12 @@ def explain(
 ) -> Explanation | Refused:
     """What is known of a task ``now``; a refusal that names near ids where nothing is. Changes nothing."""
     explanation = _explanation(state, strategies, task_id, now)
-    if isinstance(explanation, Refused) or not state.policy.links:
+    if isinstance(explanation, Refused):
+        return explanation
+    own_class = own_class_of(explanation.task.priority, state.policy.priority_classes)
+    if own_class:
+        explanation = msgspec.structs.replace(explanation, own_class=own_class)
+    if not state.policy.links:
         return explanation
     agent_name, nodes = explanation.agent_name, explanation.node_ids
     links = links_of(state.policy.links, explanation.task, agent_name, nodes[0] if nodes else None)

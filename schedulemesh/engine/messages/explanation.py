@@ -189,6 +189,8 @@ class Explanation(
     #: ``queued``, ``starting``, ``running``, ``preempting``, ``ending``, or how it ended: ``completed``,
     #: ``failed``, ``cancelled``, ``lost``.
     state: str
+    #: The priority class of the policy that it has; empty: none of these.
+    own_class: str = ""
     #: Why it is in this state where that is not what was asked for: a code; empty: it is.
     reason: str = ""
     #: One sentence about that; empty where ``reason`` is.

@@ -12,6 +12,7 @@ from schedulemesh.api.tasks import row_of_task
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.links import links_of
 from schedulemesh.domain.payloads import RUN_DRIVER, JobPayload
+from schedulemesh.domain.priorities import own_class_of
 from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, EndState, TaskSpec
@@ -136,7 +137,8 @@ def _row(
     attempts: Attempts,
     more: JobListing,
 ) -> JobListing:
-    row = row_of_task(JobListing, task)
+    own_class = own_class_of(task.priority, state.policy.priority_classes)
+    row = row_of_task(JobListing, task, own_class)
     if agent is not None:
         row["resources"] = agent.resources.public()
         row["label_selector"] = agent.label_selector

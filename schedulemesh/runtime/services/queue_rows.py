@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 import msgspec
 
 from schedulemesh.api.queue import ListQueue
+from schedulemesh.domain.priorities import own_class_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
@@ -93,6 +94,7 @@ class QueueRows:
             short=cause.short,
             run_limit_s=run_limit(state, task.pool_name, spec),
             node_labels=agent.node_labels,
+            own_class=own_class_of(spec.priority, state.policy.priority_classes),
         )
 
     def _why_ruled_out(self, task: QueuedTask) -> Reason | None:

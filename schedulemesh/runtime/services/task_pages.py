@@ -22,7 +22,7 @@ from schedulemesh.api.pages import (
 from schedulemesh.api.preemption import ListPreemptions
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks
-from schedulemesh.domain.priorities import class_of
+from schedulemesh.domain.priorities import class_of, own_class_of
 from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.admission.needs import why_ruled_out
 from schedulemesh.engine.admission.refusals import pool_not_found
@@ -266,7 +266,8 @@ class _Fields:
         if field in _OF_SPEC:
             return getattr(spec, field)
         if field == "priority_class":
-            return class_of(spec.priority)
+            own_classes = self._state.policy.priority_classes
+            return class_of(spec.priority, own_class_of(spec.priority, own_classes))
         if isinstance(task, RunningTask):
             return self._of_running(task, field)
         if field in _OF_WAITING:

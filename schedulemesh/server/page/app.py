@@ -53,7 +53,7 @@ from schedulemesh.server.page.actions import MAX_TARGETS, action_named
 from schedulemesh.server.page.array import array
 from schedulemesh.server.page.audit import audit
 from schedulemesh.server.page.carrying_out import carry_out
-from schedulemesh.server.page.confirmation import after, confirmation, form_of
+from schedulemesh.server.page.confirmation import after, confirmation, form_of, with_own_class
 from schedulemesh.server.page.drawn_screens import DrawnScreens
 from schedulemesh.server.page.evictions import evictions
 from schedulemesh.server.page.links import ARRAY, RUNNING, TASK, link, link_to_task
@@ -333,6 +333,7 @@ class Page:
         action = action_named(named.get("do", ""))
         request_id = parse_name(named.get("form", ""), "form")
         form = form_of(fields, action, request_id, caller.client)
+        form = await with_own_class(self._reads_of(visit, caller), form)
         author = await with_user(caller, visit.request.scope)
         outcomes = await carry_out(self._gateway, author, action, form, visit.words.language)
         self._reads.outdated()

@@ -9,11 +9,13 @@ from starlette.datastructures import QueryParams
 
 from schedulemesh.api.nodes import ListNodes
 from schedulemesh.api.pages import PageQuery
+from schedulemesh.api.policies import GetPolicy
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.api.tokens import ListTokens
 from schedulemesh.domain.arrays import members_named, parse_indices
+from schedulemesh.domain.priorities import UnknownPriorityClassError
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.resources import parse_resources
@@ -91,6 +93,7 @@ async def confirmation(reader: ScreenReads, query: QueryParams) -> Mapping[str, 
     action = action_named(query.get("do", ""))
     check_role(action, reader.caller)
     form = form_of(query.multi_items(), action, new_request_id(), reader.caller.client)
+    form = await with_own_class(reader, form)
     error = "" if not form.values and action.needs_input else _error(action, form)
     view = {
         "action": action,
@@ -145,6 +148,21 @@ def form_of(
         if value.strip() and _is_input(name, action.input_name)
     }
     return ActionForm(targets, values, request_id, client)
+
+
+async def with_own_class(reader: ScreenReads, form: ActionForm) -> ActionForm:
+    """The form with the number that an own class of the policy stands for."""
+    try:
+        if "priority" in form.values:
+            priority_in(form)
+    except UnknownPriorityClassError:
+        classes = (await reader.facts(GetPolicy()))["policy"]["priority_classes"]
+        number = classes.get(form.values["priority"])
+        if number is not None:
+            return form._replace(values={**form.values, "priority": f"{number:.17g}"})
+    except InvalidRequestError:
+        pass  # it is said where the form is shown
+    return form
 
 
 def _members_entered(fields: Mapping[str, str]) -> list[str]:
