@@ -372,8 +372,8 @@ _OPTIONS_OF_SUBMIT: Mapping[str, str] = {
         "备选方式，如 gpu-model=L40S,gpus=2。可重复，先写的优先。"
     ),
     "Its priority. A number, or one of the classes critical (10), high (5), normal (1), low (0.5), "
-    "background (0.1).": (
-        "优先级：数字，或 critical (10)、high (5)、normal (1)、low (0.5)、background (0.1)。"
+    "background (0.1), or of the policy.": (
+        "优先级：数字，或 critical (10)、high (5)、normal (1)、low (0.5)、background (0.1)，或策略中的类别。"
     ),
     "A label, by which rules rank it. Repeatable.": "标签，供规则使用。可重复。",
     "How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.": (
