@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ from typer.models import OptionInfo
 from schedulemesh.cli.completion import COMPLETERS
 from schedulemesh.cli.language import speak
 from schedulemesh.cli.root import Subcommands, UsageError, is_unknown_option
+from schedulemesh.domain.language import language_of
 from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 
 
@@ -323,7 +325,7 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
     @functools.wraps(function)
     def run(**given: Any) -> None:
         lang = given["lang"] if has_target else given.pop("lang")
-        speak(None if lang is None else lang.value)
+        speak(language_of(os.environ) if lang is None else lang.value)
         arguments = {
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from schedulemesh.cli.columns import AGENTS, pool_columns, wide
-from schedulemesh.cli.command import Select, Target, View, command
+from schedulemesh.cli.command import Format, Select, Target, View, command
 from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import repeat, show
 from schedulemesh.cli.rows import Column, Listing, Record
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+#: Agents and tasks that a table has.
+_SHOWN = 20
 _SCHEDULERS = (
     Column(heading="scheduler", key="name"),
     Column(heading="namespace", key="namespace"),
@@ -37,11 +40,12 @@ _SCHEDULERS = (
 @command(app)
 def status(target: Target, view: View) -> None:
     """Show a scheduler: its process, pools, agents and tasks."""
-    show(target, view, overview)
+    most = _SHOWN if view.output in (Format.TABLE, Format.WIDE) else None
+    show(target, view, lambda gateway: overview(gateway, most))
 
 
-def overview(gateway: Gateway) -> Record:
-    """A scheduler with all that it has."""
+def overview(gateway: Gateway, most: int | None) -> Record:
+    """A scheduler with what it has. ``most``: of agents and of tasks, those that run first; None: all."""
     from schedulemesh.api.agents import ListAgents
     from schedulemesh.api.cluster import GetAbout
     from schedulemesh.api.pools import ListPools
@@ -50,9 +54,29 @@ def overview(gateway: Gateway) -> Record:
 
     about = gateway.ask(GetAbout(), Details).facts
     pools = gateway.ask(ListPools(), Listed).rows
-    agents = gateway.ask(ListAgents(), Listed).rows
-    tasks = gateway.ask(ListTasks(), Listed).rows
-    return overview_of(about, pools, agents, tasks)
+    if most is None:
+        agents = gateway.ask(ListAgents(), Listed).rows
+        return overview_of(about, pools, agents, gateway.ask(ListTasks(), Listed).rows)
+    agents, all_agents = _firsts(gateway, "agents", (("name", False),), most)
+    tasks, all_tasks = _firsts(gateway, "tasks", (("phase", True), ("task_id", False)), most)
+    notes = [
+        phrase(code, shown=most, total=total)
+        for code, total in (("remark_agents_cut", all_agents), ("remark_tasks_cut", all_tasks))
+        if total > most
+    ]
+    return replace(overview_of(about, pools, agents, tasks), notes=tuple(notes))
+
+
+def _firsts(
+    gateway: Gateway, listing: str, order: tuple[tuple[str, bool], ...], most: int
+) -> tuple[list[dict[str, Any]], int]:
+    """The first rows of a listing in an order, and how many there are."""
+    from schedulemesh.api.pages import ListPage, PageQuery
+    from schedulemesh.protocol.answers import Details
+
+    page = PageQuery(order=order, limit=most)
+    facts = gateway.ask(ListPage(listing=listing, page=page), Details).facts
+    return facts["items"], facts["total"]
 
 
 def overview_of(

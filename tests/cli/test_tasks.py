@@ -176,3 +176,19 @@ def test_attempts_that_returned_before_they_ran_are_listed_with_the_reason(sched
     assert names(run, "history", "--state", "failed") == []
     assert json.loads(run("usage", "-o", "json").stdout)[0]["failed"] == 0
     assert "returned" in run("events", "--kind", "returned").stdout
+
+
+def test_the_overview_of_a_long_queue_has_the_first_tasks_as_a_table_and_all_as_data(
+    scheduler, run
+):
+    scheduler.pool(cpu=1)
+    scheduler.submit("z-runs")
+    for number in range(25):
+        scheduler.submit(f"waits-{number}", queue=True)
+    done = run("status")
+    tasks = done.stdout.partition("\ntasks\n")[2].splitlines()[1:]
+    assert (len(tasks), tasks[0].split()[0]) == (20, "z-runs"), "what runs comes first"
+    assert done.stderr == "20 of 26 tasks are shown; `schedulemesh tasks` lists all\n"
+    found = json.loads(run("status", "-o", "json").stdout)
+    assert len(found["tasks"]) == 26
+    assert "共 26 个任务，显示 20 个" in run("status", "--lang", "zh").stderr

@@ -113,6 +113,14 @@ _REMARKS: Mapping[str, tuple[str, str]] = {
         "not shown, for the width of the terminal: {columns:, }; -o wide has all columns",
         "终端宽度不够，未显示：{columns:、}；-o wide 显示全部列",
     ),
+    "remark_agents_cut": (
+        "{shown} of {total} agents are shown; `schedulemesh agents` lists all",
+        "共 {total} 个 Agent，显示 {shown} 个；`schedulemesh agents` 列出全部",
+    ),
+    "remark_tasks_cut": (
+        "{shown} of {total} tasks are shown; `schedulemesh tasks` lists all",
+        "共 {total} 个任务，显示 {shown} 个；`schedulemesh tasks` 列出全部",
+    ),
     "remark_shown": ("{shown} of {total} tasks are shown", "共 {total} 个任务，显示 {shown} 个"),
     "remark_next_tasks": (
         "{shown} of {total} tasks are shown; --limit 0 shows all, --after {last} the next ones",
