@@ -95,5 +95,13 @@ def exit_code(gateway: Gateway, task_id: str, waiting: Callable[[], None] = lamb
         except RefusedError as error:
             if error.reason is not Reason.TASK_NOT_ENDED:
                 raise
+        except Exception as error:
+            if not isinstance(error.__cause__, TaskFailedError):
+                raise
+            # The runner has failed, not the driver: for example it may not write the folders of the job.
+            note(
+                phrase("job_runner_failed", task=task_id, error=f"{type(error).__name__}: {error}")
+            )
+            return 1
         else:
             return 0

@@ -138,6 +138,24 @@ def test_a_command_waits_for_the_exit_code_of_the_driver(api, run, monkeypatch, 
     assert (done.returncode, "exit code 3" in done.stderr) == (3, True), done.stderr
 
 
+def test_a_runner_that_fails_is_said_in_one_sentence(api, run, monkeypatch):
+    error = PermissionError(13, "Permission denied", "/var/lib/schedulemesh")
+    kept = pack(KeptResult(exception=pickle.dumps(error), text="…"))
+    failed = RunReport(kept=kept, reason=TaskEndReason.RUN_RAISED, error=str(error))
+
+    async def fails(self, handle, order):
+        return pack(failed)
+
+    monkeypatch.setattr(FakeBackend, "run_task", fails)
+    done = run(*SUBMIT, "--wait", "--", "true")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "job 'job' could not be run: PermissionError: [Errno 13] Permission denied: "
+        "'/var/lib/schedulemesh'"
+    )
+    assert "Traceback" not in done.stderr
+
+
 def test_what_cannot_be_sent_is_said_in_one_sentence(api, run, tmp_path):
     (tmp_path / "large").mkdir()
     (tmp_path / "large" / "noise").write_bytes(os.urandom(17 * 2**20))

@@ -236,6 +236,10 @@ _JOBS: Mapping[str, tuple[str, str]] = {
             "`schedulemesh cancel {name}` 结束它"
         ),
     ),
+    "job_runner_failed": (
+        "job {task!r} could not be run: {error}",
+        "作业 {task!r} 无法运行：{error}",
+    ),
     "job_waits": (
         "queued, {position} of {length}: {reason}",
         "排队，第 {position} 位，共 {length} 个：{reason}",
