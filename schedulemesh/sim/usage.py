@@ -114,5 +114,12 @@ class PoolUsage:
             self._entitled.clear()
             return
         room = self.quota - self.held
+        cpu, memory, gpu = max(0, room.cpu), max(0, room.memory), max(0, room.gpu)
         before = self._entitled
-        self._entitled = {need: before.get(need, now) for need in self._waiting if need.fits(room)}
+        # As ``fits``, and faster where all needs differ.
+        self._entitled = {
+            need: before.get(need, now)
+            for need in self._waiting
+            if need.gpu <= gpu and need.memory <= memory and need.cpu <= cpu
+            if not need.custom or need.fits(room)
+        }

@@ -8,6 +8,7 @@ from itertools import islice
 
 import msgspec
 
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
@@ -190,6 +191,21 @@ class Backfill:
             if needs_less and placed_alike and not times.within(other.limits):
                 return other
         return None
+
+    def refusals_on_nodes(
+        self, pool_name: str, node_labels: NodeLabels
+    ) -> list[tuple[StartWouldDelay, Resources]]:
+        """Why surely later tasks of a pool may not start that run on a node with these labels and need no
+        less than this, unless their declared run times are within the limits.
+        """
+        state = self._tx.state
+        if state.ledger.accounts[pool_name].lent or state.queue.policy.estimates:
+            return []  # they might borrow, or be over in time by earlier runs
+        return [
+            (other, other.shape.total)
+            for other in self._refusals.get(pool_name, ())
+            if other.shape.node_labels in ((), node_labels) or not other.by_node
+        ]
 
     def forget(self) -> None:
         """Others may be backfilled now: one with a reserved start has started."""

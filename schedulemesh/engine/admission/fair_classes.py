@@ -6,7 +6,7 @@ has the place of the task that comes first in it, whatever its owner has used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import inf
 
 from schedulemesh.engine.state.fair_order import Entry, FairFirsts
@@ -169,6 +169,23 @@ class FairClasses:
         if alike is None or queue_class in self._dropped or queue_class.opened > self._opened:
             return False
         return queue_class in self._served.get(alike, ())
+
+
+def with_fair_pools(
+    tx: Transaction, classes: Iterable[QueueClass], later: dict[QueueClass, Entry]
+) -> tuple[list[QueueClass], dict[str, FairClasses]]:
+    """These classes without those of fair pools, and those by pool. ``later``: of classes whose first task is
+    not served, the one that is.
+    """
+    others, by_pool = list[QueueClass](), dict[str, dict[AskedClasses, dict[QueueClass, None]]]()
+    for queue_class in classes:
+        if queue_class.alike is None:
+            others.append(queue_class)
+        else:
+            of_pool = by_pool.setdefault(queue_class.pool_name, {})
+            of_pool.setdefault(queue_class.alike, {})[queue_class] = None
+    fair = {name: FairClasses(tx, name, {**of_pool}, later) for name, of_pool in by_pool.items()}
+    return others, fair
 
 
 def _same_place(one: QueueClass, classes: Collection[QueueClass]) -> bool:

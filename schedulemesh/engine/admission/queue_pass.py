@@ -26,10 +26,8 @@ from math import inf
 
 import msgspec
 
-from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.sentences import say
 from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.admission.admit import Request, admit
@@ -43,7 +41,7 @@ from schedulemesh.engine.admission.decide import (
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evicting_starts import Tried, start_with_evictions
 from schedulemesh.engine.admission.evictions import may_take_back
-from schedulemesh.engine.admission.fair_classes import FairClasses, Served
+from schedulemesh.engine.admission.fair_classes import FairClasses, Served, with_fair_pools
 from schedulemesh.engine.admission.needs import (
     can_be_paid,
     groups_asked,
@@ -57,13 +55,22 @@ from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.requeue import release_quota
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts
+from schedulemesh.engine.admission.sure_refusals import (
+    NO_SEARCHES,
+    SureRefusals,
+    UnrefusedClasses,
+    by_need,
+    nothing_refused,
+)
 from schedulemesh.engine.admission.turns import (
     SEARCHES,
     TRIES,
     PoolTurn,
+    PoolTurns,
     in_turn,
     searches_of_pool,
 )
+from schedulemesh.engine.admission.vain_evictions import VainEvictions
 from schedulemesh.engine.admission.windows import outside_windows
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.facts import AgentEnded, AnswersForgotten, GroupEnded, GroupReady
@@ -81,14 +88,16 @@ from schedulemesh.engine.messages.stimuli import (
     TaskSubmitted,
 )
 from schedulemesh.engine.placement.group_choice import GroupRequest
-from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
-from schedulemesh.engine.state.queue_classes import AskedClasses, QueueClass
+from schedulemesh.engine.state.need_index import Span
+from schedulemesh.engine.state.queue_classes import (
+    QueueClass,
+)
 from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
-from schedulemesh.engine.state.ways import has_ways, in_way, ways_of
+from schedulemesh.engine.state.ways import in_way, ways_of
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group: a new one, an unused one, or one to be removed for it.
@@ -99,6 +108,8 @@ _GROUPS = frozenset((AgentEnded, GroupEnded, GroupReady))
 _LOOKED_AT = 2_000
 #: At so many of each class it looks in any case.
 _LOOKED_AT_LEAST = 20
+#: Before every place.
+_FIRST: Entry = (-inf, 0, "")
 
 
 def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
@@ -293,11 +304,10 @@ class _Pass:
         self._only = only
         #: How often victims were searched for pools whose turn it is.
         self.searches = 0
-        self._turns: dict[str, _Turns] = {}
+        self._turns: dict[str, PoolTurns] = {}
         #: Pools in which nobody else may be helped by evictions.
         self._settled: set[str] = set()
-        #: Priorities and needs of tasks for which evictions were in vain.
-        self._vain: dict[_Alike, list[tuple[float, Resources]]] = {}
+        self._vain = VainEvictions(tx)
         #: At how many tasks behind the first of their class the pass may still look.
         self._looks = _LOOKED_AT
         self._backfill = Backfill(tx, keep=True)
@@ -328,14 +338,12 @@ class _Pass:
         queue = self._tx.state.queue
         queue.changed = False
         by_usage = queue.policy.order == "dominant_share"
-        only = self._only
-        served = [c for c in queue.open if only is None or c.pool_name in only]
-        fair = self._open_fair_pools() if queue.fair_open else {}
-        self._serve_all(served, fair, self._usage if by_usage else None)
+        self._serve_all(*self._open_classes(), self._usage if by_usage else None)
         borrowers, self._borrowers = self._borrowers or [], None
         borrowers += self._of_freed_trees()
         if borrowers:
-            self._serve_all(*self._without_fair_pools(borrowers), self._share)
+            others, fair = with_fair_pools(self._tx, borrowers, self._later)
+            self._serve_all(others, fair, [], self._share)
 
     def _of_freed_trees(self) -> list[QueueClass]:
         """The classes that were short of quota, and might borrow some of what was freed in their trees of
@@ -360,11 +368,13 @@ class _Pass:
         self,
         classes: list[QueueClass],
         fair: dict[str, FairClasses],
+        groups: list[UnrefusedClasses],
         share: Callable[[QueueClass], ShareKey] | None,
     ) -> None:
-        """Serve these classes, and those of fair pools: those with the lowest share first (None: all have the
-        same), then in the order of the queue; a fair pool is served in the order of its owners, at the place
-        of its first task. Shares only grow while tasks start, so one that has grown is put back.
+        """Serve these classes, those of fair pools, and of groups those that may start: those with the lowest
+        share first (None: all have the same), then in the order of the queue; a fair pool is served in the
+        order of its owners, at the place of its first task. Shares only grow while tasks start, so one that
+        has grown is put back.
         """
         served = [c for c in classes if c.entries]
         #: Of the fair pools, by the place of one of their classes in ``served``.
@@ -373,6 +383,8 @@ class _Pass:
             if (first := self._first_of(fair_classes)) is not None:
                 fair_at[len(served)] = fair_classes
                 served.append(first)
+        #: By the negative numbers that stand for them in the order.
+        group_at = {~number: group for number, group in enumerate(groups)}
 
         def place(number: int) -> tuple[ShareKey, Entry, int]:
             queue_class, others = served[number], fair_at.get(number)
@@ -384,8 +396,17 @@ class _Pass:
 
         heap = [place(number) for number in range(len(served))]
         heapify(heap)
+        if group_at:
+            self._seek(heap, group_at, None)
         while heap:
             earlier_share, earlier_entry, number = heappop(heap)
+            facts, group, group_number = len(self._tx.facts), group_at.get(number), number
+            if group is not None:
+                taken = group.take(earlier_entry)
+                if taken is None:
+                    continue
+                number = len(served)
+                served.append(taken)
             queue_class, others_of_pool = served[number], fair_at.get(number)
             if others_of_pool is not None:
                 first = self._first_of(others_of_pool)
@@ -408,41 +429,80 @@ class _Pass:
             elif others_of_pool is not None:
                 others_of_pool.drop(queue_class)
                 heappush(heap, (earlier_share, earlier_entry, number))
+            if group_at and facts != len(self._tx.facts):
+                self._seek(heap, group_at, earlier_entry)
+            elif group is not None:
+                self._seek(heap, {group_number: group}, earlier_entry)
 
-    def _open_fair_pools(self) -> dict[str, FairClasses]:
-        """The classes of fair pools that the pass tries, by pool."""
-        queue, only, fair = self._tx.state.queue, self._only, dict[str, FairClasses]()
-        for pool_name in list(queue.fair_open):
+    def _seek(
+        self,
+        heap: list[tuple[ShareKey, Entry, int]],
+        group_at: dict[int, UnrefusedClasses],
+        entry: Entry | None,
+    ) -> None:
+        """Put these groups into the order, each with its first class behind this place that may start."""
+        for number, group in group_at.items():
+            group.seek(entry, self._refuses(group))
+            if group.entry is not None:
+                heappush(heap, ((), group.entry, number))
+
+    def _refuses(self, group: UnrefusedClasses) -> Callable[[Span], bool]:
+        """What says of classes of a group that surely none of them starts."""
+        state, pool_name, searches = self._tx.state, group.pool_name, NO_SEARCHES
+        if self._turn is not None:
+            if pool_name not in self._blocked or not self._has_its_head(pool_name):
+                return nothing_refused
+            if pool_name not in self._settled:
+                searches = (self._searched_from(group), self._vain.of(pool_name, group.alike))
+        return SureRefusals(state, pool_name, group.alike, self._backfill, searches).include
+
+    def _has_its_head(self, pool_name: str) -> bool:
+        """Whether it is known for which task of a pool a start is reserved on this tick."""
+        state = self._tx.state
+        is_greedy = state.ledger.accounts[pool_name].spec.queueing == "greedy"
+        return is_greedy or pool_name in self._has_head or pool_name in state.drains.pools
+
+    def _searched_from(self, group: UnrefusedClasses) -> Entry | None:
+        """From which place on victims are still searched on this tick for tasks of a pool; None: nowhere."""
+        ledger, turns = self._tx.state.ledger, self._turns.get(group.pool_name)
+        if turns is None or ledger.loans or ledger.promises:
+            return _FIRST
+        rank, firsts = turns.begin, group.pool.firsts
+        return firsts[rank] if rank is not None and rank < len(firsts) else None
+
+    def _open_classes(
+        self,
+    ) -> tuple[list[QueueClass], dict[str, FairClasses], list[UnrefusedClasses]]:
+        """The classes that the pass tries one by one, those of fair pools, and the groups of pools in which
+        there are many.
+        """
+        queue, only = self._tx.state.queue, self._only
+        classes, fair = list[QueueClass](), dict[str, FairClasses]()
+        groups = list[UnrefusedClasses]()
+        for pool_name in list(queue.open_pools):
+            if only is not None and pool_name not in only:
+                continue
             pool = queue.pools.get(pool_name)
-            alike = pool.alike if pool is not None and pool.alike is not None else {}
-            served: Served = {}
-            for each in alike.values():
-                if each.open:
-                    served[each] = each.open
-            if not served:
-                del queue.fair_open[pool_name]
-            elif only is None or pool_name in only:
-                fair[pool_name] = FairClasses(self._tx, pool_name, served, self._later)
-        return fair
-
-    def _without_fair_pools(
-        self, classes: list[QueueClass]
-    ) -> tuple[list[QueueClass], dict[str, FairClasses]]:
-        """These classes without those of fair pools, and those by pool."""
-        others, by_pool = (
-            list[QueueClass](),
-            dict[str, dict[AskedClasses, dict[QueueClass, None]]](),
-        )
-        for queue_class in classes:
-            if queue_class.alike is None:
-                others.append(queue_class)
+            if pool is None:
+                del queue.open_pools[pool_name]
+            elif pool.alike is not None:
+                served: Served = {}
+                for each in pool.alike.values():
+                    if each.open:
+                        served[each] = each.open
+                if served:
+                    fair[pool_name] = FairClasses(self._tx, pool_name, served, self._later)
+                else:
+                    del queue.open_pools[pool_name]
+            elif len(pool.closed) == len(pool.classes):
+                del queue.open_pools[pool_name]
+            elif len(pool.classes) < pool.many and pool.by_need is None:
+                classes += [c for c in pool.classes.values() if c not in pool.closed]
             else:
-                of_pool = by_pool.setdefault(queue_class.pool_name, {})
-                of_pool.setdefault(queue_class.alike, {})[queue_class] = None
-        return others, {
-            name: FairClasses(self._tx, name, {**of_pool}, self._later)
-            for name, of_pool in by_pool.items()
-        }
+                alone, groups_of_pool = by_need(self._tx, pool, pool_name)
+                classes += [c for c in alone if c not in pool.closed]
+                groups += groups_of_pool
+        return classes, fair, groups
 
     def _first_of(self, fair_classes: FairClasses) -> QueueClass | None:
         """The class of a fair pool that is served next; None: none of it may start."""
@@ -621,7 +681,7 @@ class _Pass:
     def _evicts(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """Start the first task of a class with evictions, if those before it in its pool cannot be helped."""
         pool_name, behind = queue_class.pool_name, queue_class.pool_name in self._blocked
-        if pool_name in self._settled or self._is_in_vain(task):
+        if pool_name in self._settled or self._vain.includes(task):
             return False
         turns = self._turns_of(pool_name)
         rank = self._tx.state.queue.pools[pool_name].firsts.bisect_left(queue_class.first)
@@ -633,21 +693,21 @@ class _Pass:
         tried = self._tried(task, full=full, behind=behind)
         if tried is Tried.LOADING:
             self._settled.add(pool_name)
-        if tried in (Tried.IN_VAIN, Tried.SEARCHED_IN_VAIN) and full:
-            self._note_in_vain(task)
+        if tried in (Tried.IN_VAIN, Tried.SEARCHED_IN_VAIN) and full and not self._ahead:
+            self._vain.note(task)
         if tried in (Tried.SEARCHED_IN_VAIN, Tried.WOULD_DELAY) and full:
             self.searches += 1
             turns.searches.note()
         return tried is Tried.STARTED
 
-    def _turns_of(self, pool_name: str) -> _Turns:
+    def _turns_of(self, pool_name: str) -> PoolTurns:
         """Which tasks of a pool are tried with evictions on this tick."""
         turns = self._turns.get(pool_name)
         if turns is None:
             now, pools = self._tx.now, self._turn or frozenset()
             waiting = len(self._tx.state.queue.pools[pool_name].firsts)
             searches = searches_of_pool(len(pools)) if pool_name in pools else 0
-            turns = self._turns[pool_name] = _Turns(
+            turns = self._turns[pool_name] = PoolTurns(
                 searches=PoolTurn(searches, waiting, now),
                 tries=PoolTurn(TRIES, waiting, now),
                 reclaims=PoolTurn(TRIES, waiting, now),
@@ -666,39 +726,6 @@ class _Pass:
             return Tried.IN_VAIN if behind else Tried.STARTED
         request = msgspec.structs.replace(request, only_reclaims=not full)
         return start_with_evictions(self._tx, task, request)
-
-    def _is_in_vain(self, task: QueuedTask) -> bool:
-        """Whether evictions surely do not help a task, because they do not help another one of its pool with
-        the same labels, of no lower priority, that needs no more. What is divided among nodes may have room
-        where none has enough of it for all.
-        """
-        limits = self._vain.get(_alike(task), ())
-        if not limits or not self._takes_one_node(task):
-            return False
-        need, priority = need_of(self._tx.state, task), task.spec.priority
-        return any(priority <= most and least.fits(need) for most, least in limits)
-
-    def _takes_one_node(self, task: QueuedTask) -> bool:
-        """Whether a task runs outside of placement groups, in one way alone, and its node is chosen here."""
-        state, submission = self._tx.state, task.submission
-        if has_ways(state.ledger, submission) or not submission.choose_node:
-            return False
-        need = need_of(state, task)
-        return groups_asked(state, submission, task.pool_name, need) is None
-
-    def _note_in_vain(self, task: QueuedTask) -> None:
-        """Note a task that evictions do not help, if that depends on nothing else of the task."""
-        tx, submission = self._tx, task.submission
-        policy, need = tx.state.queue.policy, need_of(tx.state, task)
-        if policy.las_preempts or policy.shortest_preempts or tx.strategies.plugins:
-            return
-        if task.spec.parent or not submission.may_preempt or not self._takes_one_node(task):
-            return
-        if self._ahead:
-            return
-        if Limits(tx.state, task.pool_name, tx.now, task).came_first:
-            return
-        self._vain.setdefault(_alike(task), []).append((task.spec.priority, need))
 
     def _note_head(self, pool_name: str, task: QueuedTask) -> None:
         """Note the first task of a pool for which a start is reserved on this tick."""
@@ -855,26 +882,6 @@ class _Pass:
             if run_times(tx, task.submission, task.pool_name, need).within(limits):
                 self._later[queue_class] = later
                 return
-
-
-class _Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which tasks of a pool are tried with evictions on one tick."""
-
-    #: Those for which victims are searched by all rules, and those for which that is considered.
-    searches: PoolTurn
-    tries: PoolTurn
-    #: Of the others those for which a reclaim is considered.
-    reclaims: PoolTurn
-
-
-#: The pool of a task, its labels, and those of the nodes that it asks for.
-_Alike = tuple[str, str, NodeLabels]
-
-
-def _alike(task: QueuedTask) -> _Alike:
-    agent = task.submission.agent
-    labels = repr(sorted(task.spec.labels.items()))
-    return (task.pool_name, labels, agent.node_labels)
 
 
 def _kind_of(group_request: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection
 
+import msgspec
+
 #: How often victims are searched on one tick, where there are candidates.
 SEARCHES = 50
 #: How often at least for a pool whose turn it is.
@@ -36,6 +38,13 @@ class PoolTurn:
         self._behind = most - self._first
         self._begin = waiting * (int(now) * _GOLDEN % _RANGE) // _RANGE
 
+    @property
+    def begin(self) -> int | None:
+        """The lowest rank of a task that is searched for; None: none is."""
+        if self._first > 0:
+            return 0
+        return self._begin if self._behind > 0 else None
+
     def includes(self, rank: int) -> bool:
         """Whether the task with this rank is searched for."""
         return self._first > 0 or (self._behind > 0 and rank >= self._begin)
@@ -46,6 +55,22 @@ class PoolTurn:
             self._first -= 1
         else:
             self._behind -= 1
+
+
+class PoolTurns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which tasks of a pool are tried with evictions on one tick."""
+
+    #: Those for which victims are searched by all rules, and those for which that is considered.
+    searches: PoolTurn
+    tries: PoolTurn
+    #: Of the others those for which a reclaim is considered.
+    reclaims: PoolTurn
+
+    @property
+    def begin(self) -> int | None:
+        """The lowest rank of a task for which victims are searched by all rules; None: for none they are."""
+        tries, searches = self.tries.begin, self.searches.begin
+        return None if tries is None or searches is None else max(tries, searches)
 
 
 def _first_of(most: int) -> int:

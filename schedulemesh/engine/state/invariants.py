@@ -14,7 +14,9 @@ from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.groups import Group, GroupPhase, bundle_of, is_bundle
 from schedulemesh.engine.state.lending import idle_of_tree, lendable, payment_for
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.need_index import Alike, Span, joined
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.queue_classes import PoolQueue
 from schedulemesh.engine.state.task_phases import Preempting
 
 
@@ -66,8 +68,32 @@ def _check_queue(state: MeshState) -> None:
             task = queue.by_id[task_id]
             _expect(task.pool_name == name, f"task {task_id} is in two queues")
             _expect((task.queue_class is None) == (task_id in later), f"task {task_id} is ready")
+        _check_need_index(name, pool)
     sizes = sum(pool.size for pool in queue.pools.values())
     _expect(sizes == len(queue.by_id), f"{len(queue.by_id)} tasks wait, {sizes} of them in pools")
+
+
+def _check_need_index(pool_name: str, pool: PoolQueue) -> None:
+    """The classes of a pool by what they ask for are as if they were found anew."""
+    if pool.by_need is None:
+        _expect(not pool.apart, f"classes of {pool_name} are apart from no index")
+        return
+    apart = {c for c in pool.classes.values() if c.group is None}
+    _expect(pool.apart.keys() == apart, f"classes of {pool_name} that are in no group")
+    spans: dict[Alike, list[Span]] = {}
+    for queue_class in pool.classes.values():
+        if queue_class.group is not None and queue_class.entries:
+            span = queue_class.span_at(queue_class.first)
+            spans.setdefault(queue_class.group, []).append(span)
+    groups = pool.by_need.groups
+    _expect(groups.keys() == spans.keys(), f"groups of {pool_name}")
+    for alike, group in groups.items():
+        in_blocks = [span for block in group.blocks for span in block.spans]
+        in_order = sorted(spans[alike], key=lambda span: span.first)
+        _expect(in_blocks == in_order, f"classes of a group of {pool_name}")
+        for block in group.blocks:
+            _expect(block.least == joined(block.spans), f"a block of a group of {pool_name}")
+            _expect(block.entries == [span.first for span in block.spans], f"places in {pool_name}")
 
 
 def _check_owners_of_queue(state: MeshState, pool_name: str) -> list[Entry]:

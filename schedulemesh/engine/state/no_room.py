@@ -28,6 +28,10 @@ class NoRoom:
         others = self._needs.get(node_labels, ())
         self._needs[node_labels] = [other for other in others if not need.fits(other)] + [need]
 
+    def of(self, node_labels: NodeLabels) -> Sequence[Resources]:
+        """What fits on no node with these labels."""
+        return self._needs.get(node_labels, ())
+
     def includes(self, node_labels: NodeLabels, need: Resources) -> bool:
         """Whether a need surely fits on no node with these labels."""
         for other in self._needs.get(node_labels, ()):  # noqa: SIM110  # faster, and asked often

@@ -28,6 +28,7 @@ The rules judge classes of tasks, not single ones (``engine.state.tasks``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 
@@ -53,6 +54,18 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Whether it would run on quota that one of its neighbours could reclaim.
     borrows: bool = False
 
+
+#: What of an incoming task decides about verdicts: its priority, its pool, those of its labels that rules
+#: name, whether strategies are asked, and ``neighbours``, ``evict_pools`` and ``borrows``.
+_IncomingKind = tuple[
+    float,
+    str,
+    tuple[tuple[str, str], ...],
+    bool,
+    frozenset[str],
+    tuple[str, ...] | None,
+    bool,
+]
 
 #: What rules 3 and 4 refuse, a strategy may allow.
 _MAY_BE_OPENED = (
@@ -160,8 +173,8 @@ def _may_evict_in_return(
 
 
 class PreemptionRules:
-    """The rules of one policy. Judges running tasks by class, and keeps the verdicts until policy or classes
-    change.
+    """The rules of one policy. Judges running tasks by class, and keeps the verdicts until the policy changes
+    or classes are removed.
     """
 
     #: Verdict lists kept, one per kind of incoming task.
@@ -171,9 +184,9 @@ class PreemptionRules:
         self.policy = policy
         self.ranks = LabelRanks(policy.label_preemption_rules)
         self._version = -1
-        self._judged: dict[object, list[tuple[TaskClass, Verdict]]] = {}
+        self._judged: dict[_IncomingKind, list[tuple[TaskClass, Verdict]]] = {}
         #: By the same keys: those classes of them that may be evicted.
-        self._allowed: dict[object, dict[TaskClass, Verdict]] = {}
+        self._allowed: dict[_IncomingKind, dict[TaskClass, Verdict]] = {}
 
     def verdicts(
         self, running: RunningTasks, incoming: Incoming, *, opened: bool = False
@@ -181,27 +194,34 @@ class PreemptionRules:
         """Every class with its verdict; classes may be empty by now. ``opened``: strategies are asked, so
         a class that rule 3 or 4 refused is allowed, and they decide on each of its tasks.
         """
-        key = self._key(running, incoming, opened=opened)
-        verdicts = self._judged.get(key)
-        if verdicts is None:
-            classes = running.classes.values()
-            verdicts = self._judged[key] = [(c, self._judge(c, incoming)) for c in classes]
-            if opened:
-                verdicts[:] = [(c, _opened(c, verdict, incoming)) for c, verdict in verdicts]
-        return verdicts
+        return self._judge_new(self._key(running, incoming, opened=opened), running, incoming)
 
     def allowed(
         self, running: RunningTasks, incoming: Incoming, *, opened: bool = False
     ) -> dict[TaskClass, Verdict]:
         """Of the verdicts those that allow an eviction, by class; not to be changed."""
         key = self._key(running, incoming, opened=opened)
-        allowed = self._allowed.get(key)
-        if allowed is None:
-            judged = self.verdicts(running, incoming, opened=opened)
-            allowed = self._allowed[key] = {c: verdict for c, verdict in judged if verdict.rule}
-        return allowed
+        self._judge_new(key, running, incoming)
+        return self._allowed[key]
 
-    def _key(self, running: RunningTasks, incoming: Incoming, *, opened: bool) -> object:
+    def _judge_new(
+        self, key: _IncomingKind, running: RunningTasks, incoming: Incoming
+    ) -> list[tuple[TaskClass, Verdict]]:
+        """Every class with its verdict, of which those are judged that are new: classes are added behind the
+        others.
+        """
+        verdicts = self._judged.setdefault(key, [])
+        allowed, opened = self._allowed.setdefault(key, {}), key[3]
+        for task_class in islice(running.classes.values(), len(verdicts), None):
+            verdict = self._judge(task_class, incoming)
+            if opened:
+                verdict = _opened(task_class, verdict, incoming)
+            verdicts.append((task_class, verdict))
+            if verdict.rule:
+                allowed[task_class] = verdict
+        return verdicts
+
+    def _key(self, running: RunningTasks, incoming: Incoming, *, opened: bool) -> _IncomingKind:
         """The kind of incoming task, whose verdicts are kept; first forgets those that no longer hold."""
         if self._version != running.version or len(self._judged) > self._REMEMBERED:
             self._judged.clear()

@@ -87,12 +87,9 @@ class Queue:
         self.pools: dict[str, PoolQueue] = {}
         #: The task whose agent will have this name.
         self.agent_names: dict[str, str] = {}
-        #: Classes that the next pass tries; the others were short of quota, and none was freed since. Those
-        #: of fair pools are not here. This and the next six only spare work: to know less is slower, and
-        #: changes no decision.
-        self.open: dict[QueueClass, None] = {}
-        #: Fair pools in which there may be such classes: which, they note by what the classes ask for.
-        self.fair_open: dict[str, None] = {}
+        #: Pools in which there may be classes that the next pass tries: which, they note themselves. This and
+        #: the next five only spare work: to know less is slower, and changes no decision.
+        self.open_pools: dict[str, None] = {}
         #: How many classes were opened by themselves, so that a pass leaves out those that are opened while
         #: it lasts.
         self.opened = 0
@@ -377,7 +374,7 @@ class Queue:
         spec = msgspec.structs.replace(task.spec, max_run_s=max_run_s)
         task.submission = msgspec.structs.replace(task.submission, task=spec)
         if task.queue_class is not None:
-            task.queue_class.note_length(spec)
+            self.pools[task.pool_name].note_length(task.queue_class, spec)
 
     def reserve(self, task_id: str, reservation: Reservation | None) -> None:
         """Reserve a task's start, or drop its reservation. What was held back before may fit now."""
@@ -430,22 +427,26 @@ class Queue:
         if pool is None:
             return
         self.changed = True
+        self.open_pools[pool_name] = None
         if pool.alike is None:
-            self.open.update(dict.fromkeys(pool.classes.values()))
+            pool.closed.clear()
             return
-        self.fair_open[pool_name] = None
         for alike in pool.alike.values():
             alike.open_all()
 
     def open_class(self, queue_class: QueueClass) -> None:
         """Have passes try a class. Whether there is to be another pass for it is ``changed``."""
+        pool_name = queue_class.pool_name
+        self.open_pools[pool_name] = None
+        closed = self.pools[pool_name].closed
+        if queue_class.alike is not None:
+            queue_class.alike.open[queue_class] = None
+        elif queue_class in closed:
+            del closed[queue_class]
+        elif queue_class.opened:
+            return  # it is open
         self.opened += 1
         queue_class.opened = self.opened
-        if queue_class.alike is None:
-            self.open[queue_class] = None
-        else:
-            queue_class.alike.open[queue_class] = None
-            self.fair_open[queue_class.pool_name] = None
 
     def closed_of(self, pool_name: str) -> list[QueueClass]:
         """The classes of a pool that no pass tries."""
@@ -453,7 +454,7 @@ class Queue:
         if pool is None:
             return []
         if pool.alike is None:
-            return [c for c in pool.classes.values() if c not in self.open]
+            return [*pool.closed]
         return [c for alike in pool.alike.values() for c in alike.classes if c not in alike.open]
 
     def reopen_all(self) -> None:
@@ -464,7 +465,7 @@ class Queue:
     def close(self, queue_class: QueueClass) -> None:
         """The pool's quota is short for a class: no pass tries it until some becomes free."""
         if queue_class.alike is None:
-            self.open.pop(queue_class, None)
+            self.pools[queue_class.pool_name].closed[queue_class] = None
         else:
             queue_class.alike.close(queue_class)
 
@@ -596,7 +597,10 @@ class Queue:
             self._note_withheld(pool, queue_class)
         else:
             pool.place(queue_class, entry)
-        queue_class.note_length(task.spec)
+        if pool.by_need is None:
+            queue_class.note_length(task.spec)
+        else:
+            pool.note_length(queue_class, task.spec)
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
             self.long_waits.add(task.queued_at, task.task_id)
@@ -655,7 +659,6 @@ class Queue:
             self.long_waits.discard(task.queued_at, entry[-1])
         if not queue_class.entries and queue_class.is_empty:
             pool.remove_class(queue_class)
-            self.open.pop(queue_class, None)
 
     def _leave_as_owned(
         self, pool: PoolQueue, queue_class: QueueClass, entry: Entry, owner: str, *, starts: bool
@@ -705,7 +708,6 @@ class Queue:
                 self.changed = True
         elif queue_class.key in pool.classes:
             pool.withhold(queue_class)
-            self.open.pop(queue_class, None)
 
     def forget_ways(self, pool_name: str) -> None:
         """The flavors of a pool have changed, and with them the ways in which its tasks may run."""
@@ -748,8 +750,6 @@ class Queue:
             return
         pool = self.pools[pool_name] = PoolQueue(is_fair=self.owners.is_fair(pool_name))
         pool.later, pool.later_of_owner = before.later, before.later_of_owner
-        for queue_class in before.classes.values():
-            self.open.pop(queue_class, None)
         for task in [self.by_id[task_id] for *_, task_id in before.ready]:
             self.long_waits.discard(task.queued_at, task.task_id)
             self._enter(task)

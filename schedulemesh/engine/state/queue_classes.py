@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from math import inf
+from typing import ClassVar
 
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.agent import Alternative
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.node_labels import NodeLabels
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.fair_order import Entry, FairFirsts, OwnedReady
+from schedulemesh.engine.state.need_index import Alike, NeedIndex, Span
 
 ClassKey = tuple[
     str,
@@ -179,6 +181,37 @@ class QueueClass:
         return tuple(one.node_labels for one in alternatives) if alternatives else (self.key[9],)
 
     @property
+    def group(self) -> Alike | None:
+        """The group to which it belongs in ``NeedIndex``. None: to none, as its tasks do not run on one node,
+        in one way and with an amount that they say themselves.
+        """
+        need, key = self.need, self.key
+        own_group, placed, job_strategy, alternatives, flavor = (
+            key[4],
+            key[5],
+            key[7],
+            key[10],
+            key[11],
+        )
+        if need is None or own_group is not None or not placed or job_strategy is not None:
+            return None
+        if alternatives or flavor or self.extra:
+            return None
+        return (key[6], key[9], need.gpu, need.custom)
+
+    def span_at(self, entry: Entry) -> Span:
+        """The class alone in ``NeedIndex``, with this first entry."""
+        need = self.need or NOTHING
+        return Span(
+            first=entry,
+            last=entry,
+            cpu=need.cpu,
+            memory=need.memory,
+            shortest=self.shortest,
+            priority=self.priority,
+        )
+
+    @property
     def is_empty(self) -> bool:
         """Whether no task is of this class."""
         return not self.entries and not self.owners
@@ -201,8 +234,11 @@ class PoolQueue:
 
     __slots__ = (
         "alike",
+        "apart",
+        "by_need",
         "by_priority",
         "classes",
+        "closed",
         "firsts",
         "later",
         "later_of_owner",
@@ -211,12 +247,22 @@ class PoolQueue:
         "withheld",
     )
 
+    #: With so many classes, until there are half as many, a pass looks for those that may start by what they
+    #: ask for.
+    many: ClassVar[int] = 32
+
     def __init__(self, *, is_fair: bool = False) -> None:
         self.classes: dict[ClassKey, QueueClass] = {}
         #: The same by priority.
         self.by_priority: dict[float, dict[QueueClass, None]] = {}
         #: Of a fair pool, its classes by what they ask for; None: the pool is not fair.
         self.alike: dict[Asked, AskedClasses] | None = {} if is_fair else None
+        #: Of one that is not fair, the classes that were short of quota, and none was freed since: no pass
+        #: tries them.
+        self.closed: dict[QueueClass, None] = {}
+        #: The classes that are in a group, and the others. Made when a pass asks for it; None: it is not.
+        self.by_need: NeedIndex | None = None
+        self.apart: dict[QueueClass, None] = {}
         #: Classes of which every entry is withheld.
         self.withheld: dict[ClassKey, QueueClass] = {}
         #: The classes in which each owner has tasks, with these, where the pool counts owners.
@@ -256,6 +302,8 @@ class PoolQueue:
                 alike = self.alike[queue_class.asked] = AskedClasses()
             queue_class.alike = alike
             alike.add(queue_class)
+        if self.by_need is not None and queue_class.group is None:
+            self.apart[queue_class] = None
 
     def remove_class(self, queue_class: QueueClass) -> None:
         """Remove a class that has no entries."""
@@ -264,6 +312,8 @@ class PoolQueue:
 
     def _remove_class(self, queue_class: QueueClass) -> None:
         del self.classes[queue_class.key]
+        self.closed.pop(queue_class, None)
+        self.apart.pop(queue_class, None)
         same_priority = self.by_priority[queue_class.priority]
         del same_priority[queue_class]
         if not same_priority:
@@ -272,6 +322,38 @@ class PoolQueue:
             queue_class.alike.remove(queue_class)
             if not queue_class.alike.classes:
                 del self.alike[queue_class.asked]
+
+    def indexed_by_need(self) -> NeedIndex | None:
+        """Its classes by what they ask for; None: they are few."""
+        if len(self.classes) < self.many // 2:
+            self.by_need, self.apart = None, {}
+        elif self.by_need is None and len(self.classes) >= self.many:
+            self.by_need = NeedIndex()
+            for queue_class in self.classes.values():
+                if queue_class.group is None:
+                    self.apart[queue_class] = None
+                elif queue_class.entries:
+                    self._move(queue_class, None, queue_class.first)
+        return self.by_need
+
+    def _move(self, queue_class: QueueClass, before: Entry | None, after: Entry | None) -> None:
+        """A class has another first entry in the index. None: it has none."""
+        group = queue_class.group
+        if group is None or self.by_need is None:
+            return
+        if before is not None:
+            self.by_need.remove(group, before)
+        if after is not None:
+            self.by_need.add(group, queue_class.span_at(after))
+
+    def note_length(self, queue_class: QueueClass, spec: TaskSpec) -> None:
+        """Note for how long a task of a class runs, as it says itself."""
+        before = queue_class.shortest
+        queue_class.note_length(spec)
+        if queue_class.shortest < before and self.by_need is not None and queue_class.entries:
+            group = queue_class.group
+            if group is not None:
+                self.by_need.groups[group].shorten(queue_class.first, queue_class.shortest)
 
     def withhold(self, queue_class: QueueClass) -> None:
         """Have a class, of which no entry may start, wait for that."""
@@ -314,6 +396,7 @@ class PoolQueue:
 
     def place_all(self, entries: Mapping[QueueClass, list[Entry]]) -> None:
         """Add these entries to their classes, in a pool that does not count owners."""
+        self.by_need, self.apart = None, {}
         for queue_class, added in entries.items():
             first = queue_class.entries[0] if queue_class.entries else None
             queue_class.entries.update(added)
@@ -391,6 +474,8 @@ class PoolQueue:
     def _let_in(self, queue_class: QueueClass, entry: Entry) -> None:
         entries = queue_class.entries
         if not queue_class.extra and (not entries or entry < entries[0]):
+            if self.by_need is not None:
+                self._move(queue_class, entries[0] if entries else None, entry)
             if entries:
                 self.firsts.remove(entries[0])
             self.firsts.add(entry)
@@ -404,3 +489,5 @@ class PoolQueue:
             self.firsts.remove(entry)
             if entries:
                 self.firsts.add(entries[0])
+            if self.by_need is not None:
+                self._move(queue_class, entry, entries[0] if entries else None)

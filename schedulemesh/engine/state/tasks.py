@@ -432,7 +432,8 @@ class RunningTasks:
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
         self._order = ClassOrder()
-        #: Increases with every change of classes; what is cached per class is valid while it is the same.
+        #: Increases as classes are removed, or made anew; one that is added comes behind the others. What is
+        #: cached per class is valid while this is the same.
         self.version = 0
         #: Empty classes are removed when there are this many, so that one that is needed again costs little.
         self._next_sweep = _FIRST_SWEEP
@@ -656,7 +657,6 @@ class RunningTasks:
         if task_class is None:
             self._sweep()
             task_class = self.classes[key] = TaskClass(key, self._order, self.by_id)
-            self.version += 1
         task.task_class = task_class
         task_class.add(task)
         self.occupied[task_class] = None

@@ -1,0 +1,76 @@
+"""Which tasks surely cannot be helped by evictions in one pass over the queue, because others were not."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.node_labels import NodeLabels
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.state.need_index import Alike
+from schedulemesh.engine.state.queued_tasks import QueuedTask
+from schedulemesh.engine.state.ways import has_ways
+from schedulemesh.engine.transaction import Transaction
+
+#: The pool of a task, its labels, and those of the nodes that it asks for.
+_Similar = tuple[str, tuple[tuple[str, str], ...], NodeLabels]
+
+
+class VainEvictions:
+    """Priorities and needs of tasks for which evictions were in vain."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._limits: dict[_Similar, list[tuple[float, Resources]]] = {}
+
+    def of(self, pool_name: str, group: Alike) -> list[tuple[float, Resources]]:
+        """Of the tasks of a group, those for which evictions were in vain. They help none that has no higher
+        priority and needs no less than one of them.
+        """
+        labels, node_labels, *_ = group
+        return self._limits.get((pool_name, labels, node_labels), [])
+
+    def includes(self, task: QueuedTask) -> bool:
+        """Whether evictions surely do not help a task, because they do not help another one of its pool with
+        the same labels, of no lower priority, that needs no more. What is divided among nodes may have room
+        where none has enough of it for all.
+        """
+        if not self._limits:
+            return False
+        limits = self._limits.get(_similar(task), ())
+        if not limits or not self._takes_one_node(task):
+            return False
+        need, priority = need_of(self._tx.state, task), task.spec.priority
+        return any(priority <= most and least.fits(need) for most, least in limits)
+
+    def note(self, task: QueuedTask) -> None:
+        """Note a task that evictions do not help, if that depends on nothing else of the task."""
+        tx, submission = self._tx, task.submission
+        policy, need = tx.state.queue.policy, need_of(tx.state, task)
+        if policy.las_preempts or policy.shortest_preempts or tx.strategies.plugins:
+            return
+        if task.spec.parent or not submission.may_preempt or not self._takes_one_node(task):
+            return
+        if Limits(tx.state, task.pool_name, tx.now, task).came_first:
+            return
+        similar, priority = _similar(task), task.spec.priority
+        others = self._limits.get(similar, ())
+        self._limits[similar] = [
+            (most, least) for most, least in others if most > priority or not need.fits(least)
+        ] + [(priority, need)]
+
+    def _takes_one_node(self, task: QueuedTask) -> bool:
+        """Whether a task runs outside of placement groups, in one way alone, and its node is chosen here."""
+        state, submission = self._tx.state, task.submission
+        if has_ways(state.ledger, submission) or not submission.choose_node:
+            return False
+        need = need_of(state, task)
+        return groups_asked(state, submission, task.pool_name, need) is None
+
+
+def _similar(task: QueuedTask) -> _Similar:
+    labels = task.spec.labels
+    return (
+        task.pool_name,
+        tuple(sorted(labels.items())) if labels else (),
+        task.submission.agent.node_labels,
+    )
