@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import random
 import statistics
+import time
 from collections.abc import Callable
+
+import msgspec
 
 from benchmarks.groups import SimulatedEngine
 from benchmarks.mesh import amounts
-from benchmarks.rows import Row, at_most, timed_ms
+from benchmarks.rows import Row, at_most, note, spread, timed_ms
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
+from schedulemesh.sim import Job, NodeKind, simulate
 
 #: Linear growth is 2 per doubling; the rest is for the noise of a shared machine.
 RATIO = 2.5
+#: The same for tasks that all ask for something else.
+DISTINCT_RATIO = 2.3
+#: GPUs of a job, and seconds that it runs, which are varied by half.
+_GPUS, _SECONDS = (1, 1, 1, 2, 4, 8), (60, 300, 900, 3_600)
 
 
-def growth() -> list[Row]:
-    """Each cost at three sizes."""
+def growth(jobs: int = 500, rounds: int = 3) -> list[Row]:
+    """Each cost at three sizes; that of simulated jobs at two."""
     return [
+        *_distinct(jobs, rounds),
         *_rows(
             "a dry run that makes a group among {:,} idle ones of another shape", _one_idle, 1_000
         ),
@@ -32,6 +42,52 @@ def growth() -> list[Row]:
         ),
         *_rows("the same again for an incoming task like the last", _repeated_evaluation, 20_000),
     ]
+
+
+def _distinct(count: int, rounds: int) -> list[Row]:
+    """What twice as many jobs cost of which no two ask for the same, and what they cost where their memory is
+    the same.
+    """
+
+    def simulated_s(jobs: list[Job]) -> float:
+        began = time.process_time()
+        simulate(jobs, [NodeKind(count=8, cpu=96, memory_gb=512, gpu=8)])
+        return time.process_time() - began
+
+    single, double = distinct_jobs(count), distinct_jobs(2 * count)
+    alike = [msgspec.structs.replace(job, memory_gb=4.0 * job.gpus) for job in double]
+    times = [(simulated_s(single), simulated_s(double), simulated_s(alike)) for _ in range(rounds)]
+    ratios = [two / one for one, two, _ in times]
+    what = f"simulate {2 * count:,} jobs on 8 nodes, each with an amount of memory of its own"
+    return [
+        at_most(
+            f"{what}, relative to {count:,} of them",
+            statistics.median(ratios),
+            DISTINCT_RATIO,
+            " ×",
+            spread([two for _, two, _ in times], " s"),
+        ),
+        note("  all with the same memory for each GPU", spread([t for *_, t in times], " s")),
+    ]
+
+
+def distinct_jobs(count: int) -> list[Job]:
+    """Jobs that arrive faster than 8 nodes of 8 GPUs can run them, in the order of their arrival."""
+    dice, jobs = random.Random(7), list[Job]()
+    for number in range(count):
+        seconds, gpus = dice.choice(_SECONDS) * dice.uniform(0.5, 1.5), dice.choice(_GPUS)
+        jobs.append(
+            Job(
+                job_id=f"job-{number}",
+                submit_s=dice.uniform(0, count),
+                duration_s=seconds,
+                estimate_s=seconds,
+                gpus=gpus,
+                cpus=4 * gpus,
+                memory_gb=round(dice.uniform(4, 48) * gpus, 3),
+            )
+        )
+    return sorted(jobs, key=lambda job: job.submit_s)
 
 
 def _rows(what: str, measure: Callable[[int], Callable[[], float]], least: int) -> list[Row]:

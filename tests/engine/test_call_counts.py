@@ -4,13 +4,16 @@ machine. The limits only ever fall: what is off costs nothing.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from msgspec.structs import replace
 
 from benchmarks import budgets, models, owners
-from benchmarks.mesh import amounts, finish, finished, gone, mesh, reported, start, submitted
+from benchmarks.mesh import POOLS, amounts, finish, finished, gone, mesh, reported, start, submitted
 from benchmarks.queueing import Drain
 from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.messages.stimuli import ClockTicked
 from schedulemesh.engine.state.snapshot import parts, restored, take_snapshot
 from tests.counted_calls import calls_of
 
@@ -63,6 +66,40 @@ def test_a_queue_that_is_restored_in_calls():
     again, calls = calls_of(lambda: restored(stored))
     assert len(again.queue) == 3_000 - 1
     assert calls / 3_000 <= A_RESTORED_TASK
+
+
+def calls_of_ends(waiting):
+    """The calls of ends with the starts in their place, and of ticks, while tasks wait that all differ."""
+    engine, dice, running = mesh(8), random.Random(7), {}
+
+    def submission(number, **need):
+        one = submitted(number * POOLS, amounts(cpu=4, **need), 5.0, 100.0)
+        return replace(one, request_id=None, queue=True)
+
+    for number in range(16):
+        busy = submission(number, gpu=4, memory=200_000)
+        running[number * POOLS] = start(engine, busy, 1.0)
+    for number in range(100, 100 + waiting):
+        gpus, memory = dice.choice((1, 2, 4)), dice.uniform(50_000, 400_000)
+        engine.handle(submission(number, gpu=gpus, memory=memory), 1.0)
+    engine.handle(ClockTicked(), 2.0)
+
+    def go_on():
+        for now, (number, incarnation) in enumerate(running.items(), start=3):
+            finish(engine, number, incarnation, now)
+            engine.handle(ClockTicked(), now + 0.5)
+
+    _, calls = calls_of(go_on)
+    assert len(engine.state.queue) < waiting
+    return calls
+
+
+#: How many times as many calls it takes while four times as many tasks wait.
+OF_FOUR_TIMES_AS_MANY = 1.4
+
+
+def test_a_queue_in_which_all_tasks_differ_in_calls():
+    assert calls_of_ends(800) / calls_of_ends(200) <= OF_FOUR_TIMES_AS_MANY
 
 
 def drained_calls(opening, submissions, tasks):

@@ -91,7 +91,7 @@ from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
-from schedulemesh.engine.state.need_index import Span
+from schedulemesh.engine.state.need_index import LeastNeed
 from schedulemesh.engine.state.queue_classes import (
     QueueClass,
 )
@@ -446,7 +446,7 @@ class _Pass:
             if group.entry is not None:
                 heappush(heap, ((), group.entry, number))
 
-    def _refuses(self, group: UnrefusedClasses) -> Callable[[Span], bool]:
+    def _refuses(self, group: UnrefusedClasses) -> Callable[[LeastNeed], bool]:
         """What says of classes of a group that surely none of them starts."""
         state, pool_name, searches = self._tx.state, group.pool_name, NO_SEARCHES
         if self._turn is not None:

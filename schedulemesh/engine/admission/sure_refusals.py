@@ -16,7 +16,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.backfill import Backfill
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.need_index import Alike, Span
+from schedulemesh.engine.state.need_index import Alike, LeastNeed
 from schedulemesh.engine.state.queue_classes import PoolQueue, QueueClass
 from schedulemesh.engine.transaction import Transaction
 
@@ -63,17 +63,17 @@ class SureRefusals:
             if need.gpu <= gpu and (not need.custom or _has_custom(has, need))
         ]
 
-    def include(self, span: Span) -> bool:
+    def include(self, least: LeastNeed) -> bool:
         """Whether none of these classes starts."""
-        return self._keep_from_room(span) and (
+        return self._keep_from_room(least) and (
             self._searched_from is None
-            or span.last < self._searched_from
-            or self._keep_from_victims(span)
+            or least.last < self._searched_from
+            or self._keep_from_victims(least)
         )
 
-    def _keep_from_room(self, span: Span) -> bool:
+    def _keep_from_room(self, least: LeastNeed) -> bool:
         """Whether each of them lacks quota or room, or would delay a reserved start."""
-        cpu, memory, free = span.cpu, span.memory, self._free
+        cpu, memory, free = least.cpu, least.memory, self._free
         if self._is_short or (cpu and cpu > free.cpu) or (memory and memory > free.memory):
             return True
         for other_cpu, other_memory in self._no_room:
@@ -81,13 +81,13 @@ class SureRefusals:
                 return True
         for entry, other_cpu, other_memory, limit_s in self._held_back:
             needs_no_less = other_cpu <= cpu and other_memory <= memory
-            if needs_no_less and limit_s < span.shortest and entry < span.first:
+            if needs_no_less and limit_s < least.shortest and entry < least.first:
                 return True
         return False
 
-    def _keep_from_victims(self, span: Span) -> bool:
+    def _keep_from_victims(self, least: LeastNeed) -> bool:
         """Whether evictions help none of them."""
-        cpu, memory, priority = span.cpu, span.memory, span.priority
+        cpu, memory, priority = least.cpu, least.memory, least.priority
         for most, other_cpu, other_memory in self._vain:
             if other_cpu <= cpu and other_memory <= memory and priority <= most:
                 return True
@@ -99,7 +99,7 @@ def _has_custom(has: Resources, need: Resources) -> bool:
     return Resources(custom=need.custom).fits(has)
 
 
-def nothing_refused(_span: Span) -> bool:
+def nothing_refused(_least: LeastNeed) -> bool:
     """That each class has to be tried."""
     return False
 
@@ -127,7 +127,7 @@ class UnrefusedClasses:
             self._taken.add(queue_class)
         return queue_class
 
-    def seek(self, entry: Entry | None, is_refused: Callable[[Span], bool]) -> None:
+    def seek(self, entry: Entry | None, is_refused: Callable[[LeastNeed], bool]) -> None:
         """Have the first class behind this place, or of all, be the next one that is not refused."""
         index = self.pool.by_need
         group = None if index is None else index.groups.get(self.alike)

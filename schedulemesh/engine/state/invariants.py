@@ -14,7 +14,7 @@ from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.groups import Group, GroupPhase, bundle_of, is_bundle
 from schedulemesh.engine.state.lending import idle_of_tree, lendable, payment_for
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.need_index import Alike, Span, joined
+from schedulemesh.engine.state.need_index import Alike, LeastNeed, joined
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue_classes import PoolQueue
 from schedulemesh.engine.state.task_phases import Preempting
@@ -80,20 +80,20 @@ def _check_need_index(pool_name: str, pool: PoolQueue) -> None:
         return
     apart = {c for c in pool.classes.values() if c.group is None}
     _expect(pool.apart.keys() == apart, f"classes of {pool_name} that are in no group")
-    spans: dict[Alike, list[Span]] = {}
+    needs: dict[Alike, list[LeastNeed]] = {}
     for queue_class in pool.classes.values():
         if queue_class.group is not None and queue_class.entries:
-            span = queue_class.span_at(queue_class.first)
-            spans.setdefault(queue_class.group, []).append(span)
+            need = queue_class.least_need_at(queue_class.first)
+            needs.setdefault(queue_class.group, []).append(need)
     groups = pool.by_need.groups
-    _expect(groups.keys() == spans.keys(), f"groups of {pool_name}")
+    _expect(groups.keys() == needs.keys(), f"groups of {pool_name}")
     for alike, group in groups.items():
-        in_blocks = [span for block in group.blocks for span in block.spans]
-        in_order = sorted(spans[alike], key=lambda span: span.first)
+        in_blocks = [need for block in group.blocks for need in block.needs]
+        in_order = sorted(needs[alike], key=lambda need: need.first)
         _expect(in_blocks == in_order, f"classes of a group of {pool_name}")
         for block in group.blocks:
-            _expect(block.least == joined(block.spans), f"a block of a group of {pool_name}")
-            _expect(block.entries == [span.first for span in block.spans], f"places in {pool_name}")
+            _expect(block.least == joined(block.needs), f"a block of a group of {pool_name}")
+            _expect(block.entries == [need.first for need in block.needs], f"places in {pool_name}")
 
 
 def _check_owners_of_queue(state: MeshState, pool_name: str) -> list[Entry]:

@@ -25,7 +25,7 @@ BLOCK = 32
 Alike = tuple[tuple[tuple[str, str], ...], NodeLabels, int, tuple[tuple[str, int], ...]]
 
 
-class Span(msgspec.Struct, kw_only=True, gc=False):
+class LeastNeed(msgspec.Struct, kw_only=True, gc=False):
     """Neighbours of a group, or one class alone: none of them asks for less."""
 
     #: The places of the first and of the last one.
@@ -40,9 +40,9 @@ class Span(msgspec.Struct, kw_only=True, gc=False):
     priority: float
 
 
-def joined(spans: Iterable[Span]) -> Span:
+def joined(needs: Iterable[LeastNeed]) -> LeastNeed:
     """The neighbours of all of these, which are in their order; there has to be one."""
-    each = iter(spans)
+    each = iter(needs)
     one = next(each)
     last, cpu, memory, shortest, priority = (
         one.last,
@@ -57,7 +57,7 @@ def joined(spans: Iterable[Span]) -> Span:
         memory = min(memory, other.memory)
         shortest = min(shortest, other.shortest)
         priority = max(priority, other.priority)
-    return Span(
+    return LeastNeed(
         first=one.first, last=last, cpu=cpu, memory=memory, shortest=shortest, priority=priority
     )
 
@@ -65,17 +65,17 @@ def joined(spans: Iterable[Span]) -> Span:
 class _Block:
     """Some neighbours of a group."""
 
-    __slots__ = ("entries", "least", "spans")
+    __slots__ = ("entries", "least", "needs")
 
-    def __init__(self, entries: list[Entry], spans: list[Span]) -> None:
+    def __init__(self, entries: list[Entry], needs: list[LeastNeed]) -> None:
         #: The places of the classes, sorted, and each class alone; at least one.
-        self.entries, self.spans = entries, spans
+        self.entries, self.needs = entries, needs
         #: All of them.
-        self.least = joined(spans)
+        self.least = joined(needs)
 
     def renew(self) -> None:
         """Another class is among them, or one asks for something else."""
-        self.least = joined(self.spans)
+        self.least = joined(self.needs)
 
 
 class NeedGroup:
@@ -86,32 +86,32 @@ class NeedGroup:
         #: The last entry of each block.
         self._lasts: list[Entry] = []
         #: All of them; None: not looked at since the last change.
-        self._least: Span | None = None
+        self._least: LeastNeed | None = None
 
-    def add(self, span: Span) -> None:
+    def add(self, need: LeastNeed) -> None:
         """Add a class."""
         if not self.blocks:
-            self._insert(0, _Block([span.first], [span]))
+            self._insert(0, _Block([need.first], [need]))
             return
-        number = min(bisect_left(self._lasts, span.first), len(self.blocks) - 1)
+        number = min(bisect_left(self._lasts, need.first), len(self.blocks) - 1)
         block = self.blocks[number]
-        index = bisect_left(block.entries, span.first)
-        block.entries.insert(index, span.first)
-        block.spans.insert(index, span)
+        index = bisect_left(block.entries, need.first)
+        block.entries.insert(index, need.first)
+        block.needs.insert(index, need)
         if len(block.entries) <= BLOCK:
             self._note(number)
             return
         self._drop(number)
         middle = BLOCK // 2
-        self._insert(number, _Block(block.entries[middle:], block.spans[middle:]))
-        self._insert(number, _Block(block.entries[:middle], block.spans[:middle]))
+        self._insert(number, _Block(block.entries[middle:], block.needs[middle:]))
+        self._insert(number, _Block(block.entries[:middle], block.needs[:middle]))
 
     def remove(self, entry: Entry) -> None:
         """Remove the class at a place."""
         number = bisect_left(self._lasts, entry)
         block = self.blocks[number]
         index = bisect_left(block.entries, entry)
-        del block.entries[index], block.spans[index]
+        del block.entries[index], block.needs[index]
         if block.entries:
             self._note(number)
         else:
@@ -121,10 +121,12 @@ class NeedGroup:
         """A task of the class at a place has declared this duration, or one as short."""
         number = bisect_left(self._lasts, entry)
         block = self.blocks[number]
-        block.spans[bisect_left(block.entries, entry)].shortest = shortest
+        block.needs[bisect_left(block.entries, entry)].shortest = shortest
         self._note(number)
 
-    def first_behind(self, entry: Entry | None, is_refused: Callable[[Span], bool]) -> Entry | None:
+    def first_behind(
+        self, entry: Entry | None, is_refused: Callable[[LeastNeed], bool]
+    ) -> Entry | None:
         """The place of the first class behind this place, or of all, that is not refused; None: all are."""
         if not self.blocks:
             return None
@@ -137,9 +139,9 @@ class NeedGroup:
             if is_refused(block.least):
                 continue
             begin = 0 if entry is None else bisect_right(block.entries, entry)
-            for span in block.spans[begin:]:
-                if not is_refused(span):
-                    return span.first
+            for need in block.needs[begin:]:
+                if not is_refused(need):
+                    return need.first
         return None
 
     def _insert(self, number: int, block: _Block) -> None:
@@ -164,12 +166,12 @@ class NeedIndex:
     def __init__(self) -> None:
         self.groups: dict[Alike, NeedGroup] = {}
 
-    def add(self, alike: Alike, span: Span) -> None:
+    def add(self, alike: Alike, need: LeastNeed) -> None:
         """Add a class to its group."""
         group = self.groups.get(alike)
         if group is None:
             group = self.groups[alike] = NeedGroup()
-        group.add(span)
+        group.add(need)
 
     def remove(self, alike: Alike, entry: Entry) -> None:
         """Remove the class of a group that has this place."""

@@ -21,7 +21,7 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.fair_order import Entry, FairFirsts, OwnedReady
-from schedulemesh.engine.state.need_index import Alike, NeedIndex, Span
+from schedulemesh.engine.state.need_index import Alike, LeastNeed, NeedIndex
 
 ClassKey = tuple[
     str,
@@ -199,10 +199,10 @@ class QueueClass:
             return None
         return (key[6], key[9], need.gpu, need.custom)
 
-    def span_at(self, entry: Entry) -> Span:
+    def least_need_at(self, entry: Entry) -> LeastNeed:
         """The class alone in ``NeedIndex``, with this first entry."""
         need = self.need or NOTHING
-        return Span(
+        return LeastNeed(
             first=entry,
             last=entry,
             cpu=need.cpu,
@@ -344,7 +344,7 @@ class PoolQueue:
         if before is not None:
             self.by_need.remove(group, before)
         if after is not None:
-            self.by_need.add(group, queue_class.span_at(after))
+            self.by_need.add(group, queue_class.least_need_at(after))
 
     def note_length(self, queue_class: QueueClass, spec: TaskSpec) -> None:
         """Note for how long a task of a class runs, as it says itself."""
