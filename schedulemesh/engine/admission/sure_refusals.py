@@ -35,10 +35,16 @@ class SureRefusals:
     ) -> None:
         _, node_labels, gpu, custom = group
         has = Resources(gpu=gpu, custom=custom)
-        account = state.ledger.accounts[pool_name]
+        account, cluster = state.ledger.accounts[pool_name], state.cluster
+        # Without nodes only quota decides, and a window may close nodes for some tasks of a class.
+        no_node_has_more = bool(cluster.nodes) and not state.windows.by_name
         spec, free = account.spec, account.free
-        #: What of the pool's quota is free; whether that is too little of what is the same for all.
-        self._free, self._is_short = free, not has.fits(free)
+        #: What of the pool's quota is free; whether that is too little of what is the same for all, or no node
+        #: has so many free GPUs.
+        self._free = free
+        self._is_short = not has.fits(free) or (
+            no_node_has_more and gpu > max(0, cluster.most_free_gpu)
+        )
         #: CPUs and memory of what has no room.
         self._no_room = [
             (need.cpu, need.memory)

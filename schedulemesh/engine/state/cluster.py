@@ -324,6 +324,13 @@ class Cluster:
         for at in range(bisect_left(index, self._least_key(need)), len(index)):
             yield self.nodes[index[at][2]]
 
+    @property
+    def most_free_gpu(self) -> int:
+        """The GPUs of the node that has most of them free, among those that are not cordoned, in units of
+        1/10,000.
+        """
+        return self._index[-1][0] if self._index else 0
+
     def emptiest(self, count: int) -> Iterator[Node]:
         """Nodes that are not cordoned, by descending free GPU, then CPU, at most so many."""
         for key in self._index[: -count - 1 : -1]:
