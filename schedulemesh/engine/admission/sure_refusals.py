@@ -39,7 +39,7 @@ class SureRefusals:
         # Without nodes only quota decides, and a window may close nodes for some tasks of a class.
         no_node_has_more = bool(cluster.nodes) and not state.windows.by_name
         spec, free = account.spec, account.free
-        #: What of the pool's quota is free; whether that is too little of what is the same for all, or no node
+        #: What of the quota is free; whether that is too little of what is the same for all, or no node
         #: has so many free GPUs.
         self._free = free
         self._is_short = not has.fits(free) or (
