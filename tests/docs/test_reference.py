@@ -14,12 +14,14 @@ from msgspec import UNSET
 
 from schedulemesh import errors
 from schedulemesh.client.task_fields import DEFAULTS, SubmitFields
-from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.policy import VICTIM_ORDERS, PreemptionPolicy
+from schedulemesh.config.queueing import ORDERS
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.domain.task import INTERNAL, TaskSpec, TaskState
+from schedulemesh.engine.state.scoring import BUILT_IN
 from schedulemesh.simple import SimpleScheduler
 from tests.docs.documents import ROOT, headings, pages, section
 
@@ -125,6 +127,20 @@ def test_every_field_of_the_policy_is_on_its_page_with_its_default():
             if not isinstance(value, bool | float)
             else told == str(value) or (float(told) == value)
         ), name
+
+
+@pytest.mark.parametrize(
+    ("page", "english", "chinese", "names"),
+    [
+        ("plugins.md", "Built-in strategies", "内置策略", BUILT_IN),
+        ("plugins.md", "The order of victims", "抢占的次序", VICTIM_ORDERS),
+        ("queue_order.md", "Orders", "各种顺序", ORDERS),
+    ],
+)
+def test_every_strategy_and_order_has_a_row_in_both_languages(page, english, chinese, names):
+    docs = ROOT / "docs"
+    for text in (section(docs / page, english), section(docs / "zh" / page, chinese)):
+        assert set(names) <= set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
 
 
 def test_every_field_of_a_task_is_described():

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from schedulemesh.config.queueing import ORDERS
 from schedulemesh.domain.budgets import parse_budget
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.demand import ExternalDemand
@@ -543,6 +544,29 @@ def test_each_order_of_the_queue_has_its_factors(policy, expected):
     assert list(factors) == expected
     assert factors.get("age", 2.0) == 2.0
     assert factors.get("pool's use", 1.0) == 1.0
+
+
+#: Factors of which the larger value comes first.
+LARGER_FIRST = {"promotion", "priority", "age"}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_factors_of_two_tasks_decide_as_the_queue_does(order):
+    """Of the first: larger, shorter, and with more left in GPU-seconds."""
+    mesh = Explained(pool("p", gpu=4), nodes=[node("n1", gpu=4)])
+    mesh.order_by(order=order)
+    mesh.run("holder", gpu=4, priority=9.0)
+    mesh.queue("large", gpu=4, duration=60.0)
+    mesh.queue("small", gpu=1, duration=90.0)
+    mesh.queue("urgent", gpu=2, duration=600.0, priority=7.0)
+
+    def place(task_id):
+        factors = mesh.explain(task_id).order
+        return [-f.value if f.factor in LARGER_FIRST else f.value for f in factors]
+
+    assert sorted(("large", "small", "urgent"), key=place) == [
+        task.task_id for task in mesh.state.queue.of_pool("p")
+    ]
 
 
 def test_a_borrower_has_its_pools_share_among_its_factors():

@@ -177,6 +177,10 @@ _ORDER: Mapping[str, tuple[str, str]] = {
     ),
     "order_unknown": ("not known", "未知"),
     "order_remaining": ("{remaining:span} to run", "还需运行 {remaining:span}"),
+    "order_remaining_service": (
+        "GPU-seconds: {remaining:span} to run, times its GPUs",
+        "GPU 秒：还需运行 {remaining:span}，乘以 GPU 数",
+    ),
     "order_level": (
         "{hours:.3g} GPU-hours used; the lower level comes first",
         "已用 {hours:.3g} GPU 小时；级别低的在前",

@@ -19,7 +19,7 @@ from schedulemesh.engine.messages.explanation import Finding, OrderFactor
 from schedulemesh.engine.state.fair_order import FairOrder
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queued_tasks import QueuedTask, remaining_s
+from schedulemesh.engine.state.queued_tasks import QueuedTask, remaining_s, scaled
 from schedulemesh.engine.state.shares import dominant_usage, raised_weight, share_key
 from schedulemesh.engine.state.ways import ways_of_task
 
@@ -84,9 +84,14 @@ def _of_policy(state: MeshState, task: QueuedTask, now: float) -> Iterator[Order
         return
     if policy.order in BY_REMAINING:
         seconds = remaining_s(task, policy)
-        is_known = seconds != inf
-        detail = say("order_remaining", remaining=seconds) if is_known else say("order_unknown")
-        value = seconds if is_known else None
+        if seconds == inf:
+            unknown = say("order_unknown")
+            yield OrderFactor(factor="remaining", value=None, detail_text=unknown)
+            return
+        by_gpus = policy.order == "shortest_service"
+        code = "order_remaining_service" if by_gpus else "order_remaining"
+        value = scaled(seconds, task.submission.agent.resources, policy)
+        detail = say(code, remaining=seconds)
         yield OrderFactor(factor="remaining", value=value, detail_text=detail)
         return
     if policy.las_limit_s is not None:
