@@ -314,9 +314,10 @@ def _from_loopback(scope: Scope, headers: Headers) -> bool:
 
 
 def address_of(scope: Scope) -> str:
-    """The address that a request comes from."""
+    """The address that a request comes from: of IPv4 as such, also where the server listens at ``::``."""
     client = scope.get("client")
-    return "" if client is None else str(client[0])
+    address = "" if client is None else str(client[0])
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 def _check_length(headers: Headers, limit: int) -> None:

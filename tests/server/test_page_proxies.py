@@ -9,6 +9,7 @@ import pytest
 
 from schedulemesh.config.http import HttpSettings, parse_http
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.server.guard import address_of
 from tests.server.local import Api
 from tests.server.scenes import three_teams
 from tests.server.test_page import Browser
@@ -194,3 +195,19 @@ def test_proxies_are_set_beside_the_address():
 def test_settings_of_proxies_that_cannot_be_are_refused(value):
     with pytest.raises(InvalidRequestError):
         parse_http(value, {})
+
+
+@pytest.mark.parametrize(
+    ("client", "address"),
+    [
+        (("10.0.0.5", 1), "10.0.0.5"),
+        (("::ffff:10.0.0.5", 1), "10.0.0.5"),
+        (("::ffff:0:5", 1), "::ffff:0:5"),
+        (("fe80::1%eth0.5", 1), "fe80::1%eth0.5"),
+        (("::1", 1), "::1"),
+        (None, ""),
+    ],
+)
+def test_a_proxy_is_known_by_its_address_whatever_the_server_listens_at(client, address):
+    """A server at ``::`` is told the addresses of IPv4 as those of IPv6."""
+    assert address_of({"client": client}) == address
