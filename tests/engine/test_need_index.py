@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.resources import UNIT
+from schedulemesh.engine.admission import queue_pass
 from schedulemesh.engine.state import need_index
 from schedulemesh.engine.state.invariants import BrokenInvariant, check
 from schedulemesh.engine.state.need_index import LeastNeed, NeedGroup, NeedIndex
@@ -153,3 +154,26 @@ def test_a_smaller_task_starts_behind_many_that_have_no_room():
         assert not mesh.starts
         mesh.complete("busy")
         assert set(mesh.starts) == {"t0", "small"}
+
+
+@pytest.mark.parametrize("busy_priority", [5.0, 9.0])
+def test_where_nobody_may_be_evicted_victims_are_searched_for_once(monkeypatch, busy_priority):
+    counted, search = [], queue_pass.start_with_evictions
+
+    def counting(tx, task, request):
+        counted.append(task.task_id)
+        return search(tx, task, request)
+
+    monkeypatch.setattr(queue_pass, "start_with_evictions", counting)
+    whole = {"cpu": 100, "memory": 1_000, "gpu": 1}
+    mesh = Mesh(pool("p", **whole), nodes=[node("n", **whole)])
+    mesh.run("busy", "p", busy_priority, cpu=1, memory=1, gpu=1)
+    for number in range(40):
+        mesh.queue(f"t{number}", cpu=1, memory=90 - number, gpu=1)
+    mesh.run("beside", cpu=1)  # what was in vain before may help now
+    counted.clear()
+    mesh.tick(1.0)
+    assert counted == ["t0"]
+    mesh.change("t39", priority=20.0)
+    mesh.tick(1.0)
+    assert "busy" in mesh.ends

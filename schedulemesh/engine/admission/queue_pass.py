@@ -644,12 +644,14 @@ class _Pass:
             return False
         spared = self._tx.state.spared
         in_vain = spared.is_in_vain(task.task_id, self._tx.now)
-        if not in_vain and self._may_fit(task, queue_class) and self._try_start(task, queue_class):
+        may_fit = not in_vain and self._may_fit(task, queue_class)
+        if may_fit and self._try_start(task, queue_class):
             return True
         if behind is not None:
             behind.append(queue_class)  # it is not the first of its pool that does not fit
             return False
-        if self._turn is not None and self._evicts(task, queue_class):
+        is_short = not in_vain and not may_fit
+        if self._turn is not None and self._evicts(task, queue_class, is_short=is_short):
             self._backfill.forget()
             return True
         if not queue_class.extra:
@@ -678,8 +680,10 @@ class _Pass:
                 self._firsts[pool_name] = first
         return first
 
-    def _evicts(self, task: QueuedTask, queue_class: QueueClass) -> bool:
-        """Start the first task of a class with evictions, if those before it in its pool cannot be helped."""
+    def _evicts(self, task: QueuedTask, queue_class: QueueClass, *, is_short: bool) -> bool:
+        """Start the first task of a class with evictions, if those before it in its pool cannot be helped.
+        ``is_short``: surely it lacks quota or room.
+        """
         pool_name, behind = queue_class.pool_name, queue_class.pool_name in self._blocked
         if pool_name in self._settled or self._vain.includes(task):
             return False
@@ -690,11 +694,14 @@ class _Pass:
         if not full and not (tries.includes(rank) and may_take_back(self._tx.state, task)):
             return False
         tries.note()
-        tried = self._tried(task, full=full, behind=behind)
+        if full and is_short and self._vain.finds_nobody(task):
+            tried = Tried.IN_VAIN
+        else:
+            tried = self._tried(task, full=full, behind=behind)
         if tried is Tried.LOADING:
             self._settled.add(pool_name)
         if tried in (Tried.IN_VAIN, Tried.SEARCHED_IN_VAIN) and full and not self._ahead:
-            self._vain.note(task)
+            self._vain.note(task, searched=tried is Tried.SEARCHED_IN_VAIN)
         if tried in (Tried.SEARCHED_IN_VAIN, Tried.WOULD_DELAY) and full:
             self.searches += 1
             turns.searches.note()
