@@ -148,7 +148,10 @@ def filled(scheduler):
     submit = calls.submit_task_with_preemption
     assert submit("gone", "train", Worker, {"cpu": 1}, owner="ada")["success"]
     assert calls.complete_task("gone", end_agent=True)["success"]
-    assert submit("one", "train", Worker, {"cpu": 2}, owner="ada", priority=5.0)["success"]
+    # A drain with a deadline leaves it until its end.
+    declared = {"estimated_duration": 3600.0}
+    one = submit("one", "train", Worker, {"cpu": 2}, owner="ada", priority=5.0, **declared)
+    assert one["success"]
     assert submit("two", "train", Worker, {"cpu": 2}, owner="ada", priority=4.0, queue=True)[
         "success"
     ]
@@ -243,7 +246,7 @@ WARNED = (
     ("pools set lab lending_limit.cpu=0 borrowing_limit=0", ""),
     ("policy set protected_pools=[nope,lab]", "protected_pools 里的 'nope' 目前不存在"),
     ("pools delete lab", "策略的 protected_pools 仍然指向资源池 'lab'"),
-    ("pools delete train --drain", ""),
+    ("pools delete train --drain --deadline 12h", ""),
     ("pools set train weight=3", "用 `schedulemesh undrain --pool train` 保留它"),
 )
 
