@@ -19,6 +19,7 @@ import msgspec
 from schedulemesh.config.queueing import ORDERS
 from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.windows import MaintenanceWindow
+from schedulemesh.engine.admission import sure_refusals
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state import need_index
@@ -245,13 +246,15 @@ class Life:
 
 @contextmanager
 def indexed_from(many, block=32):
-    """Have classes of pools indexed from this number on, in blocks of this size."""
-    before = PoolQueue.many, need_index.BLOCK
-    PoolQueue.many, need_index.BLOCK = many, block
+    """Have classes of pools indexed from this number on, in blocks of this size, however many groups they
+    have.
+    """
+    before = PoolQueue.many, need_index.BLOCK, sure_refusals.LEAST_ALIKE
+    PoolQueue.many, need_index.BLOCK, sure_refusals.LEAST_ALIKE = many, block, 1
     try:
         yield
     finally:
-        PoolQueue.many, need_index.BLOCK = before
+        PoolQueue.many, need_index.BLOCK, sure_refusals.LEAST_ALIKE = before
 
 
 class World:

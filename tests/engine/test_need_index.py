@@ -12,6 +12,7 @@ import pytest
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.admission import queue_pass
+from schedulemesh.engine.admission.sure_refusals import UnrefusedClasses
 from schedulemesh.engine.state import need_index
 from schedulemesh.engine.state.invariants import BrokenInvariant, check
 from schedulemesh.engine.state.need_index import LeastNeed, NeedGroup, NeedIndex
@@ -145,6 +146,20 @@ def test_an_index_that_is_not_as_if_made_anew_breaks_an_invariant(change):
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_what_is_left_out_changes_no_decision(seed):
     World(seed).run()
+
+
+def test_classes_of_which_hardly_two_are_alike_are_tried_one_by_one(monkeypatch):
+    """They ask for different custom resources: to look through their groups costs more than it spares."""
+    sought = []
+    monkeypatch.setattr(UnrefusedClasses, "seek", lambda group, *_: sought.append(group.alike))
+    mesh = Mesh(
+        pool("p", cpu=100, custom={f"k{n}": 8 for n in range(40)}), nodes=[node("n", cpu=1)]
+    )
+    for number in range(40):
+        mesh.queue(f"t{number}", cpu=1, custom={f"k{number}": 1})
+    mesh.tick(1.0)
+    assert mesh.state.queue.pools["p"].by_need is not None
+    assert sought == []
 
 
 def test_a_smaller_task_starts_behind_many_that_have_no_room():

@@ -23,6 +23,8 @@ from schedulemesh.engine.transaction import Transaction
 #: For which classes victims are still searched in a pass: those from this place on (None: for none), without
 #: those that have no higher priority and need no less than one of these.
 Searches = tuple[Entry | None, Iterable[tuple[float, Resources]]]
+#: Classes of a group, on average, from which on it pays to look for those that may start.
+LEAST_ALIKE = 4
 #: Nobody is evicted for any of them.
 NO_SEARCHES: Searches = (None, ())
 
@@ -164,6 +166,6 @@ def by_need(
     if by_share or may_borrow or depends_on_more or spec.queueing == "strict":
         return pool.classes.values(), []
     index = pool.indexed_by_need()
-    if index is None:
+    if index is None or len(index.groups) * LEAST_ALIKE > len(pool.classes):
         return pool.classes.values(), []
     return pool.apart, [UnrefusedClasses(tx, pool, pool_name, alike) for alike in index.groups]
