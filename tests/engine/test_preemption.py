@@ -484,15 +484,28 @@ def test_tasks_that_differ_in_what_they_may_evict_are_judged_apart():
     """Of two queued tasks alike in all else, the one that may not evict keeps the other from nothing."""
     mesh = Mesh(pool("p", cpu=1))
     mesh.run("low", cpu=1, priority=0.0)
-
-    def queued(name, pools):
-        given = mesh.submission(name, cpu=1, priority=9.0, more={"queue": True})
-        task = msgspec.structs.replace(given.task, evict_pools=pools)
-        return mesh.handle(msgspec.structs.replace(given, task=task))
-
-    queued("bound", ())
+    queue_bound(mesh, "bound", ())
     low = mesh.state.running.by_id["low"]
     assert low.phase.value == "running"
-    queued("free", None)
+    queue_bound(mesh, "free", None)
     assert "bound" in mesh.state.queue.by_id
     assert low.phase.value == "preempting"
+
+
+def test_one_that_may_not_evict_does_not_say_for_a_whole_tick_that_evictions_are_in_vain():
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("low", cpu=1, priority=9.0)
+    queue_bound(mesh, "bound", ())
+    queue_bound(mesh, "free", None)
+    mesh.change("low", priority=0.0)
+    for _ in range(3):
+        mesh.tick(1.0)
+    assert mesh.state.running.by_id["low"].phase.value == "preempting"
+    assert mesh.waiting() == ["bound"]
+
+
+def queue_bound(mesh, name, pools):
+    """Queue a task that evicts in these pools only (None: in all)."""
+    submitted = mesh.submission(name, cpu=1, priority=9.0, more={"queue": True})
+    task = msgspec.structs.replace(submitted.task, evict_pools=pools)
+    return mesh.handle(msgspec.structs.replace(submitted, task=task))

@@ -62,24 +62,22 @@ class VainEvictions:
         """Note a task that evictions do not help, if that depends on nothing else of the task. ``searched``:
         there were candidates.
         """
-        tx, submission = self._tx, task.submission
+        tx, spec, submission = self._tx, task.spec, task.submission
         policy, need = tx.state.queue.policy, need_of(tx.state, task)
         if policy.las_preempts or policy.shortest_preempts or tx.strategies.plugins:
             return
-        if task.spec.parent or not submission.may_preempt or not self._takes_one_node(task):
+        if spec.parent or spec.evict_pools is not None or not submission.may_preempt:
+            return
+        if not self._takes_one_node(task):
             return
         if tx.state.running.ordered and Limits(tx.state, task.pool_name, tx.now, task).came_first:
             return
-        similar, priority = _similar(task), task.spec.priority
+        similar, priority = _similar(task), spec.priority
         others = self._limits.get(similar, ())
         self._limits[similar] = [
             (most, least) for most, least in others if most > priority or not need.fits(least)
         ] + [(priority, need)]
-        if (
-            not searched
-            and task.spec.evict_pools is None
-            and self._decide_candidates(task.pool_name)
-        ):
+        if not searched and self._decide_candidates(task.pool_name):
             most, facts = self._nobody.get(similar, (-inf, 0))
             if priority > most or facts != len(tx.facts):
                 self._nobody[similar] = (priority, len(tx.facts))
