@@ -141,6 +141,9 @@ class Checks:
         self.calendar = Calendar()
         #: The window that is being announced.
         self.pending: MaintenanceWindow | None = None
+        #: Since when a node is one of those that were chosen for a window of an amount: where another one is
+        #: closed while it is open, what runs on the new one leaves from then on.
+        self.chosen_at: dict[tuple[str, str], float] = {}
         self.violations: list[Violation] = []
         self.holdings: dict[str, Holding] = {}
         self.priorities: dict[str, float] = {}
@@ -300,6 +303,10 @@ class Checks:
             window = self.calendar.windows[fact.name]
         opening = next(openings(window, self.now))
         self.calendar.chosen[fact.name] = (fact.start, frozenset(fact.node_ids))
+        self.chosen_at = {
+            (fact.name, node_id): self.chosen_at.get((fact.name, node_id), self.now)
+            for node_id in fact.node_ids
+        } | {key: at for key, at in self.chosen_at.items() if key[0] != fact.name}
         free = {
             node_id: report.total.gpu
             for node_id, report in self.year.nodes.items()
@@ -603,9 +610,10 @@ class Checks:
             whose = Whose(holding.pool_name, holding.owner or "", labels)
             for node_id in self.places(agent):
                 windows = self.calendar.of_node(self.labels(node_id), node_id, whose)
-                began = holding.started_at
-                in_time = began is not None and began < start - LEAVING_S - SLACK_S
-                late = self.now > start + LEAVING_S + 2 * SLACK_S
+                began, since = holding.started_at, self.chosen_at.get((window.name, node_id), 0.0)
+                known_early = since < start - LEAVING_S - SLACK_S
+                in_time = known_early and began is not None and began < start - LEAVING_S - SLACK_S
+                late = self.now > max(start, since) + LEAVING_S + 2 * SLACK_S
                 announced_late = (window.name, start) in self.year.late_windows
                 if window in windows and (late or (in_time and not announced_late)):
                     self.violated(
