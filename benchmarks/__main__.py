@@ -34,6 +34,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.models import models
     from benchmarks.observing import observing
     from benchmarks.openb import openb
+    from benchmarks.openb_models import openb_models
     from benchmarks.owners import owners
     from benchmarks.queue_snapshots import queue_snapshots
     from benchmarks.queueing import queueing
@@ -75,6 +76,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "dispatch": dispatch,
         "many-tensors": many_tensors,
         "openb": openb,
+        "openb-models": openb_models,
         "calibration": calibration,
         "cohorts": cohorts,
         "simulating": simulating,

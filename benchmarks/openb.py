@@ -122,7 +122,7 @@ def cluster(seed: int) -> Cluster:
     """The trace's nodes, named by their rank, so that equal scores go to the lowest."""
     nodes = Cluster()
     ranks = {row["node_id"]: int(row["rank"]) for row in _of_seed("openb_fgd_node_rank", seed)}
-    for row in sorted(_rows("openb_nodes"), key=lambda row: ranks[row["node_id"]]):
+    for row in sorted(trace_rows("openb_nodes"), key=lambda row: ranks[row["node_id"]]):
         total = _resources(row["cpus"], row["memory_gb"], int(row["gpus"]) * UNIT)
         nodes.see(NodeReport(node_id=f"{ranks[row['node_id']]:04}", total=total))
     kinds = Counter((need.cpu, need.gpu) for need in _arrivals(seed))
@@ -132,7 +132,7 @@ def cluster(seed: int) -> Cluster:
 
 def published(policy: str, seed: int) -> float:
     """The published allocation in percent after all arrivals (130 % of the cluster's capacity)."""
-    for row in _rows("openb_fgd_expected_default"):
+    for row in trace_rows("openb_fgd_expected_default"):
         if (row["metric"], row["sc_policy"], row["seed"]) == ("gpu_alloc_pct", policy, str(seed)):
             return float(row["130"])
     raise KeyError(f"nothing is published for {policy} with seed {seed}")
@@ -173,7 +173,7 @@ def _arrivals(seed: int) -> Iterator[Resources]:
 @functools.cache
 def _pods() -> dict[str, Resources]:
     found = {}
-    for row in _rows("openb_default"):
+    for row in trace_rows("openb_default"):
         gpu = int(row["num_gpu"]) * int(row["gpu_milli"] or 0) * UNIT // 1000
         found[row["job_id"]] = _resources(row["cpus"], row["memory_gb"], gpu)
     return found
@@ -186,10 +186,11 @@ def _resources(cpus: str, memory_gb: str, gpu: int) -> Resources:
 
 
 def _of_seed(name: str, seed: int) -> Iterator[dict[str, str]]:
-    return (row for row in _rows(name) if row["seed"] == str(seed))
+    return (row for row in trace_rows(name) if row["seed"] == str(seed))
 
 
 @functools.cache
-def _rows(name: str) -> list[dict[str, str]]:
+def trace_rows(name: str) -> list[dict[str, str]]:
+    """The rows of a file of the trace."""
     with gzip.open(DATA / f"{name}.csv.gz", "rt") as file:
         return list(csv.DictReader(file))

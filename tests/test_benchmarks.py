@@ -18,6 +18,7 @@ from benchmarks.lending import lending
 from benchmarks.many_tensors import many_tensors
 from benchmarks.metrics import metrics
 from benchmarks.observing import observing
+from benchmarks.openb_models import openb_models
 from benchmarks.queue_snapshots import queue_snapshots
 from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
@@ -37,6 +38,7 @@ TINY = [
     lambda: through_journal(nodes=20, running=50, pairs=20, rounds=2, in_flight=8),
     lambda: recovery(submissions=700, facts=200, in_flight=4),
     lambda: queue_snapshots(restored=2_000, queued=500),
+    lambda: openb_models(pods=100),
     lambda: queueing(tasks=900, waiting=2_000, classes=60, nodes=5, rounds=1),
     lambda: waiting_gangs(nodes=5, gangs=3, ends=3, ticks=3),
     lambda: metrics(running=60, pools=4, reports=50, decisions=40),
@@ -63,6 +65,7 @@ TINY = [
         "journal",
         "recovery",
         "queue-snapshots",
+        "openb-models",
         "queue",
         "gangs",
         "metrics",
