@@ -13,7 +13,7 @@ CONFTEST = """
 from tests.watchdog import Watchdog
 
 def pytest_configure(config):
-    config.pluginmanager.register(Watchdog(0.5, 0.5))
+    config.pluginmanager.register(Watchdog(LIMIT, LIMIT))
 """
 HANGS_AFTER_A_FAILURE = """
 import threading
@@ -39,9 +39,10 @@ def test_passes():
 """
 
 
-def run(folder, source):
+def run(folder, source, limit_s=0.5):
     """A run of pytest on one file, and what it printed."""
-    (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    conftest = CONFTEST.replace("LIMIT", str(limit_s))
+    (folder / "conftest.py").write_text(conftest, encoding="utf-8")
     (folder / "test_one.py").write_text(source, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_one.py"]
     done = subprocess.run(
@@ -66,7 +67,7 @@ def test_a_run_that_hangs_ends_with_its_stacks(tmp_path, source):
 
 
 def test_a_run_that_ends_is_left_alone(tmp_path):
-    code, printed = run(tmp_path, PASSES)
+    code, printed = run(tmp_path, PASSES, limit_s=30.0)
     assert code == 0
     assert "1 passed" in printed
     assert "Timeout (" not in printed

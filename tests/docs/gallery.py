@@ -13,8 +13,12 @@ from tests.docs.documents import ROOT, links
 
 FOLDER = ROOT / "docs" / "examples"
 INDEX = ROOT / "docs" / "examples.md"
-#: What differs from run to run: numbers, ids, addresses and folders, and how long a line of them is.
-_VARIES = re.compile(r"/tmp/\S+|\b[0-9a-f]{6,}\b|\d+(?:\.\d+)?|[█▇▆▅▄▃▂▁#=-]{2,}| +")
+#: What differs from run to run: the kind of tensors, with torch and without; numbers, ids, addresses and
+#: folders, and how long a line of them is.
+_VARIES = re.compile(
+    r"torch\.Tensor of torch\.bfloat16|numpy\.ndarray of float32|/tmp/\S+"
+    r"|\b[0-9a-f]{6,}\b|\d+(?:\.\d+)?|[█▇▆▅▄▃▂▁#=-]{2,}| +"
+)
 
 #: What Ray prints in between: lines of its processes.
 _OF_RAY = re.compile(r"^(?:\x1b\[\d+m)?\(\w[^)]*\).*\n", re.MULTILINE)
