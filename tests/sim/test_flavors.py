@@ -58,7 +58,7 @@ def mixed_policy():
                     "cohort": "all",
                     "resources": {"gpu@h100": h100, "gpu@a100": a100},
                     "flavors": FLAVORS,
-                    "budget": {"gpu_hours": 0.3, "period": "day", "then": "lower_priority"},
+                    "budget": {"gpu_hours": 0.1, "period": "day", "then": "lower_priority"},
                     "owner_order": "fair",
                 }
                 for name, (h100, a100) in quotas.items()
