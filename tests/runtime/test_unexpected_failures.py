@@ -83,6 +83,7 @@ def test_an_agent_ends_though_a_step_of_its_end_fails(lived, call):
 
 def test_the_creation_of_a_group_that_fails_is_answered(lived):
     async def story(life):
+        life.backend.full.add("n")  # it is looked at again until it is placed
         life.hold("group")
         submitted = life.submit("a", pool="g", cpu=1)
         await fails(life, "group")
