@@ -148,7 +148,8 @@ class Record:
         self.submitted[task.task_id] = agent
         for waiting, others in self.after.items():
             if task.task_id not in self.awaited.get(waiting, {}):
-                others.discard(task.task_id)  # it goes by the end of the one that had this id before
+                # It goes by the end of the one that had this id before.
+                others.discard(task.task_id)
         self.awaited.pop(task.task_id, None)
         self.after.pop(task.task_id, None)
         self.gone_by.discard(task.task_id)
