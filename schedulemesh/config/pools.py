@@ -62,7 +62,7 @@ def parse_pool(
     **others: object,
 ) -> PoolSpec:
     """The pool that these arguments describe; ``others`` are further fields of ``PARSERS``. Raises
-    InvalidRequestError naming what is wrong.
+    InvalidRequestError naming what is wrong, and KeyError for a field that no pool has.
     """
     spec = PoolSpec(name=parse_name(name, "the pool's name"))
     fields = {
@@ -72,7 +72,7 @@ def parse_pool(
         "placement_strategy": placement_strategy,
         **others,
     }
-    changes = {field: parse(fields[field]) for field, parse in PARSERS.items() if field in fields}
+    changes = {field: PARSERS[field](value) for field, value in fields.items()}
     all_fields = cast("_AllFields", {**changes, **(lending or {})})
     return changed(spec, pg_pool_config=pg_pool_config, **all_fields)
 

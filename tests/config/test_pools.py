@@ -43,6 +43,11 @@ def test_an_invalid_value_is_refused_and_named(given, word):
         parse_pool(*given)
 
 
+def test_a_field_that_no_pool_has_is_not_left_out_without_a_word():
+    with pytest.raises(KeyError, match="max_runs"):
+        parse_pool("p", None, {}, max_runs=3)
+
+
 def test_a_name_is_any_text_that_is_not_empty():
     assert parse_name("väl 1", "the name") == "väl 1"
     with pytest.raises(InvalidRequestError, match="the name"):
