@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.sources import trees
+
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "names.txt"
 #: Local names that do not say what they hold.
@@ -34,11 +36,7 @@ EMPTY = {
 
 
 def modules() -> dict[str, ast.Module]:
-    paths = sorted((ROOT / "schedulemesh").rglob("*.py"))
-    return {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in paths
-    }
+    return {path.relative_to(ROOT).as_posix(): tree for path, tree in trees().items()}
 
 
 def local_names(tree: ast.Module) -> Iterator[str]:

@@ -12,6 +12,7 @@ from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.tasks import TaskListing, TaskStatus
 from schedulemesh.cli.headings import CHINESE, KINDS, RECORDS, STRATEGIES, name_of_fact
 from schedulemesh.cli.plugin_rows import plugin_rows
+from tests.sources import nodes
 
 #: Headings that are the same in both languages: units, and names of fields.
 SAME = {"", "#", "CPU", "GPU", "→", "node_id", "on_preempted"}
@@ -23,7 +24,7 @@ COLUMNS = ("wide", "amounts_column")
 def headings():
     """The headings that the modules of commands have."""
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if not isinstance(node, ast.Call):
                 continue
             named = [keyword.value for keyword in node.keywords if keyword.arg == "heading"]
@@ -62,7 +63,7 @@ def test_every_kind_of_list_has_a_text_in_chinese():
     kinds = {
         keyword.value.value
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         for keyword in node.keywords
         if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant)

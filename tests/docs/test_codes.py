@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from schedulemesh.domain.reasons import (
     Reason,
 )
 from tests.docs.documents import ROOT, section
+from tests.sources import nodes, trees
 
 API = ROOT / "docs" / "api" / "schedule_mesh.md"
 COMMAND = "REWRITE_DOCS=1 .venv/bin/python -m pytest tests/docs/test_codes.py"
@@ -72,19 +74,19 @@ def test_every_public_code_is_on_the_page():
 
 
 def modules():
-    return [path for path in (ROOT / "schedulemesh").rglob("*.py") if path not in SOURCES]
+    return [path for path in trees() if path not in SOURCES]
 
 
-def strings(tree: ast.Module) -> list[ast.Constant]:
+def strings(path: Path) -> list[ast.Constant]:
     """Every constant but the tags of classes, of which one is named as a code."""
     tags = {
         keyword.value
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef)
         for keyword in node.keywords
         if keyword.arg == "tag"
     }
-    return [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n not in tags]
+    return [n for n in nodes(path) if isinstance(n, ast.Constant) and n not in tags]
 
 
 def test_no_code_is_written_out_elsewhere():
@@ -93,7 +95,7 @@ def test_no_code_is_written_out_elsewhere():
     found = [
         f"{path.relative_to(ROOT)}:{constant.lineno} {constant.value}"
         for path in modules()
-        for constant in strings(ast.parse(path.read_text(encoding="utf-8")))
+        for constant in strings(path)
         if constant.value in codes
     ]
     assert found == []
@@ -103,7 +105,7 @@ def test_every_code_is_given_somewhere():
     named = {
         (node.value.id, node.attr)
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
     members = {(enum.__name__, code.name) for enum in ENUMS for code in enum}
@@ -126,8 +128,9 @@ def reason_arguments():
         "Done": "Change",
     }
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+        for node in nodes(path):
+            called = node.func if isinstance(node, ast.Call) else None
+            name = getattr(called, "attr", getattr(called, "id", ""))
             for keyword in node.keywords if name in messages else ():
                 if keyword.arg in ("reason", "change"):
                     yield messages[name], keyword.value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import string
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,8 +12,8 @@ from schedulemesh.domain.language import LANGUAGES
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.sentences import Sentence, Text, in_words, say, translation
 from schedulemesh.domain.texts.table import TEXTS
+from tests.sources import PACKAGE, nodes, trees
 
-PACKAGE = Path(__file__).parents[2] / "schedulemesh"
 TABLES = PACKAGE / "domain" / "texts"
 
 
@@ -23,15 +22,13 @@ def parameters(text):
 
 
 def modules():
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if TABLES not in path.parents:
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+    return [path for path in trees() if TABLES not in path.parents]
 
 
 def said():
     """Calls of ``say`` and ``phrase``: the place, the possible codes and the names of the parameters."""
-    for path, tree in modules():
-        for node in ast.walk(tree):
+    for path in modules():
+        for node in nodes(path):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("say", "phrase"):
                 codes = [node.args[0]]
                 if isinstance(node.args[0], ast.IfExp):
@@ -61,8 +58,8 @@ def test_every_sentence_that_is_said_has_a_text_with_its_parameters():
 def test_every_text_is_used():
     constants = {
         node.value
-        for _, tree in modules()
-        for node in ast.walk(tree)
+        for path in modules()
+        for node in nodes(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     tables = (TABLES / "table.py").read_text(encoding="utf-8")
@@ -74,7 +71,7 @@ def test_codes_of_several_tables_do_not_hide_each_other():
         key.value
         for path in TABLES.glob("*.py")
         if path.name != "codes.py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.Dict)
         for key in node.keys
         if isinstance(key, ast.Constant)
@@ -136,8 +133,8 @@ SPEAKERS = {
 def test_no_module_writes_a_sentence_in_english():
     written = [
         f"{path.relative_to(PACKAGE)}:{keyword.value.lineno}"
-        for path, tree in modules()
-        for function in ast.walk(tree)
+        for path in modules()
+        for function in nodes(path)
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for node in ast.walk(function)
         if isinstance(node, ast.Call)

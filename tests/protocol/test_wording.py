@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.protocol.wording import in_commands, in_requests
 from schedulemesh.simple import SimpleScheduler
+from tests.sources import PACKAGE, nodes
 
-PACKAGE = Path(__file__).parents[2] / "schedulemesh"
+#: How a text is written.
+TEXTS = (ast.Constant, ast.JoinedStr)
 #: Whose sentences commands and HTTP answers show.
 SPEAKERS = ("domain", "engine", "runtime", "core/client/job_adoption.py")
 #: What a Python program writes: a public call by its name, a call with arguments, an argument.
@@ -30,17 +32,18 @@ ALSO_FIELDS = {"register_state_handlers"}
 
 def texts(path):
     """The sentences in a module, with a name in the place of each value."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    docstrings = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    parts = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
+    docstrings = {id(n.value) for n in nodes(path) if isinstance(n, ast.Expr)}
+    parts = {id(v) for n in nodes(path) if isinstance(n, ast.JoinedStr) for v in n.values}
     logged = {
         id(argument)
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Call) and "logger" in ast.unparse(n.func)
+        for n in nodes(path)
+        if isinstance(n, ast.Call) and any(isinstance(a, TEXTS) for a in n.args)
+        if "logger" in ast.unparse(n.func)
         for argument in n.args
     }
-    for node in ast.walk(tree):
-        if id(node) in docstrings | parts | logged:
+    left_out = docstrings | parts | logged
+    for node in nodes(path):
+        if id(node) in left_out:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.value
@@ -55,16 +58,16 @@ def texts(path):
             )
 
 
+@cache
 def sentences():
-    for speaker in SPEAKERS:
-        place = PACKAGE / speaker
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            yield from ((path.relative_to(PACKAGE).as_posix(), text) for text in texts(path))
+    places = [PACKAGE / speaker for speaker in SPEAKERS]
+    paths = [p for place in places for p in ([place] if place.is_file() else place.rglob("*.py"))]
+    return [(path.relative_to(PACKAGE).as_posix(), text) for path in paths for text in texts(path)]
 
 
 @pytest.mark.parametrize("words", [in_commands, in_requests])
 def test_no_sentence_of_the_scheduler_has_words_of_python(words):
-    everything = list(sentences())
+    everything = sentences()
     assert sum(bool(PYTHON.search(text)) for _, text in everything) > 20
     left = [
         (path, words(text))
