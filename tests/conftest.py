@@ -25,6 +25,10 @@ settings.load_profile("check")
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 
+# What is imported and collected stays: a search of it for garbage would find none, again and again.
+gc.disable()
+
+
 def pytest_configure(config):
     """Nothing that hangs lets a run hang, unless the time of tests is unlimited (``--timeout=0``)."""
     if config.getoption("timeout") != 0.0:
@@ -32,9 +36,10 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """What has been imported and collected stays, and a search of it for garbage takes a tenth of a run."""
+    """A search for garbage in what has been imported and collected takes a tenth of a run."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
