@@ -44,6 +44,20 @@ except SystemExit as ended:
 print("ray" in sys.modules, file=sys.stderr)
 sys.exit(code)
 """
+#: Runs the commands that it reads, one after the other: what each has printed, its exit code, and whether
+#: Ray has been imported by then.
+PROGRAM_OF_MANY = """
+import contextlib, io, json, sys
+from schedulemesh.cli.app import app
+for words in json.load(sys.stdin):
+    code, printed = 0, io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    try:
+        with contextlib.redirect_stdout(printed):
+            app(words)
+    except SystemExit as ended:
+        code = ended.code
+    print(json.dumps([printed.buffer.getvalue().decode(), code, "ray" in sys.modules]))
+"""
 LOOKS = (
     ["status"],
     ["pools"],
@@ -87,11 +101,15 @@ def process(*words):
 
 
 def test_looking_needs_no_ray(api):
-    for words in LOOKS:
-        done = process(*words, "-o", "json")
-        # Before the last line remarks may stand, such as the time span of `usage`.
-        assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "False"), (words, done.stderr)
-        assert isinstance(json.loads(done.stdout), (list, dict))
+    looks = [[*words, "-o", "json"] for words in LOOKS]
+    command = [sys.executable, "-c", PROGRAM_OF_MANY]
+    done = subprocess.run(
+        command, input=json.dumps(looks), capture_output=True, text=True, check=True
+    )
+    for words, line in zip(looks, done.stdout.splitlines(), strict=True):
+        printed, code, ray_is_loaded = json.loads(line)
+        assert (code, ray_is_loaded) == (0, False), (words, done.stderr)
+        assert isinstance(json.loads(printed), (list, dict))
 
 
 @pytest.fixture
