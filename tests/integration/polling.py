@@ -26,6 +26,11 @@ def until(
     return found
 
 
+def complete_lines(written: str) -> list[str]:
+    """The lines that have their end: the Python of a driver writes each part of a line by itself."""
+    return written.rpartition("\n")[0].splitlines()
+
+
 def actors_in(namespace: str) -> list[str]:
     """Names of the living actors in a Ray namespace."""
     listed = ray.util.list_named_actors(all_namespaces=True)

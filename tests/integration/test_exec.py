@@ -12,7 +12,7 @@ import pytest
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.process_marks import living
 from schedulemesh.core.client.scheduler import RayScheduler
-from tests.integration.polling import until
+from tests.integration.polling import complete_lines, until
 
 #: Runs until it is ended.
 DRIVER = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -42,7 +42,7 @@ def driver(scheduler, tmp_path):
     assert answer["success"], answer
 
     def written():
-        return "".join(scheduler.job_logs("j")).split()
+        return complete_lines("".join(scheduler.job_logs("j")))
 
     return int(until(lambda: [word for word in written() if word.isdigit()], "no id", 60)[-1])
 

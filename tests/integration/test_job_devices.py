@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from schedulemesh.errors import JobFailedError
-from tests.integration.polling import until
+from tests.integration.polling import complete_lines, until
 
 #: What a script finds that does not use Ray, and that stays for a while, so that others run beside it.
 PLAIN = (
@@ -54,7 +54,7 @@ def said(mesh, task_id, word):
     """What follows a word in the log of a job, once it is there."""
 
     def found():
-        lines = "".join(mesh.job_logs(task_id)).splitlines()
+        lines = complete_lines("".join(mesh.job_logs(task_id)))
         return [line.removeprefix(word).strip() for line in lines if line.startswith(word)]
 
     return until(found, lambda: "".join(mesh.job_logs(task_id)), 60)[0]
