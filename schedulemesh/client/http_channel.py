@@ -9,9 +9,10 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from socket import gethostname
+from ipaddress import ip_address
+from socket import AF_INET, AF_INET6, SOCK_DGRAM, getaddrinfo, gethostname, socket
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from schedulemesh.client.origin import user_name
 from schedulemesh.config.discovery import all_found
@@ -40,8 +41,11 @@ _TYPE = "application/msgpack"
 #: Scheme, host and path, without a user, a query and a fragment.
 _URL = re.compile(r"https?://[^\s/?#@\\]+(/[\w.~%!$&'()*+,;=:@/-]*)?", re.ASCII)
 _PROOF = "/proof"
-#: What the name localhost may stand for.
-_LOOPBACK = ("127.0.0.1", "[::1]")
+#: The ports of URLs that name none.
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+#: What localhost may stand for; and the address of a server that listens at every address of its machine.
+_LOCALHOST = ("127.0.0.1", "::1")
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
 #: Bytes of a proof that are read of whoever answers.
 _MOST_OF_PROOF = 10_000
 #: Where Ray's dashboard listens by default; one with tokens does not say what it is.
@@ -78,7 +82,7 @@ def is_url(address: str) -> bool:
 class NamedServer:
     """An API that the user has named by its URL, with a token for it. Where a file of this user says that a
     scheduler of theirs serves there, it has to prove that, because another user of this machine may have
-    taken the port meanwhile.
+    taken the port meanwhile; nor is a token sent to the same port of another loopback address.
     """
 
     def __init__(self, url: str, token: str, name: str = "", namespace: str = "") -> None:
@@ -86,13 +90,18 @@ class NamedServer:
         self._is_in_files = False
 
     def __call__(self) -> Served:
-        """Where it is. Raises ImpostorError where it has moved."""
-        parts = urlsplit(self._served.url)
-        hosts = _LOOPBACK if parts.hostname == "localhost" else (parts.netloc.rpartition(":")[0],)
-        servers = [f"{parts.scheme}://{host}:{parts.port}" for host in hosts]
-        files = [file for file in all_found(home_folder(os.environ)) if file.url in servers]
-        if files:
-            self._is_in_files, url = True, files[0].url
+        """Where it is. Raises ImpostorError where it has moved, or is at another address."""
+        named = urlsplit(self._served.url)
+        host, port = named.hostname or "", _port_of(named)
+        files = [file for file in all_found(home_folder(os.environ)) if is_url(file.url)]
+        hosts = {
+            file.url: parts.hostname or ""
+            for file in files
+            if _port_of(parts := urlsplit(file.url)) == port
+        }
+        urls = [url for url, listening in hosts.items() if _is_at(host, listening)]
+        if urls:
+            self._is_in_files, url = True, min(urls, key=lambda each: hosts[each] != host)
             keys = tuple(file.key for file in files if file.url == url)
             return self._served._replace(url=f"{url}{self._served.path('')}", keys=keys)
         if self._is_in_files:
@@ -100,7 +109,52 @@ class NamedServer:
                 f"the scheduler that served at {self._served.url} serves there no more; `schedulemesh "
                 "status` finds it"
             )
+        others = [url for url, listening in hosts.items() if _is_loopback(listening)]
+        if others and _is_loopback(host):
+            raise ImpostorError(
+                f"a scheduler of yours serves at {others[0]}, and {self._served.url} is another address of "
+                "this machine, where anybody may listen; use the former one, or another port"
+            )
         return self._served
+
+
+def _port_of(parts: SplitResult) -> tuple[str, int | None]:
+    return parts.scheme, parts.port or _DEFAULT_PORTS.get(parts.scheme)
+
+
+def _is_at(host: str, listening: str) -> bool:
+    """Whether a host is where a server listens, which at the loopback has both addresses of localhost."""
+    if host == listening:
+        return True
+    if listening not in (*_LOCALHOST, *_EVERYWHERE):
+        return False
+    address = _address_of(host)
+    if listening in _LOCALHOST or address is None:
+        return address in _LOCALHOST
+    return _is_of_this_machine(address)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a name or an address stands for an address of the loopback."""
+    address = _address_of(host)
+    return address is not None and ip_address(address).is_loopback
+
+
+def _address_of(host: str) -> str | None:
+    """The first address that a name or an address stands for; None: none."""
+    with suppress(OSError, UnicodeError):
+        address = str(getaddrinfo(host, None)[0][4][0])
+        return address.partition("%")[0]
+    return None
+
+
+def _is_of_this_machine(address: str) -> bool:
+    """Whether an address is one of this machine's: nobody can bind a socket to another."""
+    family = AF_INET6 if ":" in address else AF_INET
+    with suppress(OSError), socket(family, SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
 
 
 class ImpostorError(ConnectionRefusedError):

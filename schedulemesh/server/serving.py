@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import socket
+from collections.abc import Sequence
 
 import msgspec
 import uvicorn
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: How many ports are tried, beginning with the one in the settings.
 _PORTS = 20
+#: The addresses for which the name localhost may stand, each with the other one.
+_OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
 #: Connections at a time; beyond, requests are answered with 503.
 _CONNECTIONS = 1_000
 #: Seconds that open requests have to end when the server ends.
@@ -56,7 +59,7 @@ class HttpServer:
         listening = listen(self._settings, None if earlier is None else earlier.url)
         tokens = self._tokens
         token = await tokens.local_secret(None if earlier is None else earlier.token)
-        host, port = listening.getsockname()[:2]
+        host, port = listening[0].getsockname()[:2]
         discovered = Discovered(
             name=self._name,
             namespace=self._namespace,
@@ -91,7 +94,7 @@ class HttpServer:
         )
         self._announce(discovered)
         self._found().set_result(discovered)
-        await self._server.serve([listening])
+        await self._server.serve(list(listening))
 
     async def address(self) -> str:
         """The address, once it listens."""
@@ -153,28 +156,46 @@ class HttpServer:
             logger.info("HTTP API at %s, file %s", discovered.url, path)
 
 
-def listen(settings: HttpSettings, earlier: str | None) -> socket.socket:
-    """A listening socket: at the address of the settings, where that is taken at one of the next ports.
+def listen(settings: HttpSettings, earlier: str | None) -> Sequence[socket.socket]:
+    """Listening sockets, the first of them at the address of the settings; where its port is taken, at one of
+    the next ports. At this machine's loopback there is one for each address that localhost may stand for, so
+    that nobody else listens at the other one.
 
     ``earlier``: the address where this scheduler served before, which clients know; it is tried first.
     Raises OSError where none is free.
     """
     first = settings.port
-    ports = list(range(first, min(first + _PORTS, 65_536))) if first else [0]
+    ports = list(range(first, min(first + _PORTS, 65_536))) if first else [0] * _PORTS
     earlier_port = _port_of(earlier)
     if earlier_port is not None and (earlier_port in ports or not first):
         ports = [earlier_port, *(port for port in ports if port != earlier_port)]
-    for port in ports:
+    for number, port in enumerate(ports, 1):
         try:
-            listening = _bound(settings.host, port)
+            listening = _bound_at_all(settings.host, port)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+            if error.errno != errno.EADDRINUSE or number == len(ports):
                 raise
             continue
         if first not in (0, port):
             logger.warning("port %d is taken, so the HTTP API listens at port %d", first, port)
         return listening
     raise AssertionError("a port was bound or an error raised")
+
+
+def _bound_at_all(host: str, port: int) -> Sequence[socket.socket]:
+    """A socket at this address, and one at the other address of the loopback, where the machine has it."""
+    listening = _bound(host, port)
+    address, port = listening.getsockname()[:2]
+    other = _OTHER_LOOPBACK.get(address)
+    if other is None:
+        return (listening,)
+    try:
+        return listening, _bound(other, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return (listening,)  # this machine has no such address
+        listening.close()
+        raise
 
 
 def _bound(host: str, port: int) -> socket.socket:

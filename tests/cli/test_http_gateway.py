@@ -16,6 +16,7 @@ import sys
 import termios
 import threading
 
+import httpx
 import msgspec
 import pytest
 
@@ -25,6 +26,7 @@ from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.http_gateway import at_url, discovered
 from schedulemesh.client import http_channel
+from schedulemesh.client.http_channel import NamedServer, Served
 from schedulemesh.config.discovery import Discovered, found, write
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Listed
@@ -272,8 +274,9 @@ class Listener:
     """Another process on the port of the API: it keeps what it is sent, and answers with what it is given."""
 
     def __init__(self, url, answer):
-        host, port = url.removeprefix("http://").split(":")
-        self.socket = socket.create_server((host, int(port)))
+        address = httpx.URL(url)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self.socket = socket.create_server((address.host, address.port), family=family)
         self.heard, self.answer = b"", answer
         self.thread = threading.Thread(target=self.listen, daemon=True)
         self.thread.start()
@@ -365,6 +368,94 @@ def test_an_address_that_the_user_names_is_checked_where_a_file_says_who_serves_
     assert b"sm_" not in other.heard
     assert b"authorization" not in other.heard.lower()
     api.start()
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """Addresses that names stand for, as in the file of hosts of a machine."""
+    addresses, resolve = {}, socket.getaddrinfo
+
+    def resolved(name, *more, **named):
+        return resolve(addresses.get(name, name), *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr(http_channel, "getaddrinfo", resolved)
+    return addresses
+
+
+def restarted_with(api, file):
+    """The file says so while the server is away."""
+    api.end()
+    write(api.folder, file)
+
+
+@pytest.mark.parametrize("host", ["[::1]", "LOCALHOST", "127.0.0.1", "ip6-loopback"])
+def test_localhost_by_whatever_name_leads_to_the_server_of_the_file(api, names, host):
+    names["ip6-loopback"] = "::1"
+    address = "127.0.0.1" if host == "127.0.0.1" else "::1"
+    port, file = httpx.URL(api.url).port, found(api.folder, "space", "mesh")
+    with schedulemesh.connect(f"http://{host}:{port}", token=api.token) as scheduler:
+        assert scheduler.list_pools()["pools"]
+        restarted_with(api, file)
+        other = Listener(
+            str(httpx.URL(api.url).copy_with(host=address)), lambda data: response(b"{}")
+        )
+        for _ in range(2):
+            with pytest.raises(SchedulerUnavailableError):
+                scheduler.list_pools()
+    other.close()
+    assert b"sm_" not in other.heard
+    api.start()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "head"])
+def test_a_neighbour_at_another_loopback_address_hears_no_token(api, names, host):
+    """On many machines the machine's own name stands for 127.0.1.1."""
+    names["head"] = "127.0.1.1"
+    port = httpx.URL(api.url).port
+    other = Listener(f"http://{names.get(host, host)}:{port}", lambda data: response(b"{}"))
+    named = f"http://{host}:{port}"
+    with pytest.raises(SchedulerUnavailableError, match="a scheduler of yours serves at"):
+        schedulemesh.connect(named, token=api.token)
+    with (
+        pytest.raises(SchedulerUnavailableError, match="where anybody may listen"),
+        at_url(Target(address=named)),
+    ):
+        pass
+    other.close()
+    assert other.heard == b""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "head"])
+def test_a_server_at_every_address_is_checked_at_each(tmp_path, names, api, monkeypatch, host):
+    names["head"] = "127.0.1.1"
+    everywhere = Api(api.mesh, tmp_path / "everywhere", host="0.0.0.0")
+    monkeypatch.setenv("SCHEDULEMESH_HOME", everywhere.folder)
+    named = f"http://{host}:{httpx.URL(everywhere.url).port}"
+    assert NamedServer(named, "t")().keys == (found(everywhere.folder, "space", "mesh").key,)
+    with schedulemesh.connect(named, token=everywhere.token) as scheduler:
+        assert scheduler.list_pools()["success"]
+    everywhere.close()
+
+
+@pytest.mark.parametrize("host", ["10.9.8.7", "head"])
+@pytest.mark.parametrize("listening", ["127.0.0.1", "0.0.0.0", "[::1]"])
+def test_an_address_of_another_machine_is_none_of_a_file(api, names, host, listening):
+    names["head"] = "10.9.8.7"
+    port, file = httpx.URL(api.url).port, found(api.folder, "space", "mesh")
+    write(api.folder, msgspec.structs.replace(file, url=f"http://{listening}:{port}"))
+    assert NamedServer(f"http://{host}:{port}", "t")() == Served(
+        f"http://{host}:{port}", "t", "", ""
+    )
+    write(api.folder, file)
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:x", "no url", "http://[:8090"])
+def test_a_file_with_a_url_that_is_none_is_passed_over(api, url):
+    file = found(api.folder, "space", "mesh")
+    write(api.folder, msgspec.structs.replace(file, name="broken", url=url))
+    with schedulemesh.connect(api.url, token=api.token) as scheduler:
+        assert scheduler.list_pools()["pools"]
 
 
 def test_an_address_at_which_something_else_answers_is_said_to_be_that(api):

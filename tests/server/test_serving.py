@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from schedulemesh.api.agents import DeleteAgent
@@ -18,8 +21,10 @@ from schedulemesh.config.http import HttpSettings, home_folder, parse_http
 from schedulemesh.errors import InvalidRequestError, NotAllowedError
 from schedulemesh.protocol.answers import Details, Listed, Response, read_answer
 from schedulemesh.protocol.requests import encode_request
+from schedulemesh.server import serving
 from schedulemesh.server.app import MSGPACK
 from schedulemesh.server.serving import listen
+from tests.server.local import Api
 
 
 def packed(api, request):
@@ -117,11 +122,67 @@ def test_a_taken_port_is_a_warning_and_another_port(caplog):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         with caplog.at_level(logging.WARNING):
-            listening = listen(HttpSettings(port=taken), None)
-        with listening:
-            port = listening.getsockname()[1]
-    assert taken < port < taken + 20
+            sockets = listen(HttpSettings(port=taken), None)
+    assert taken < port_of(sockets) < taken + 20
     assert f"port {taken} is taken" in caplog.text
+
+
+def port_of(sockets):
+    """The port of listening sockets, which are closed."""
+    with contextlib.ExitStack() as closed:
+        for one in sockets:
+            closed.enter_context(one)
+        (port,) = {one.getsockname()[1] for one in sockets}
+        return port
+
+
+@pytest.fixture
+def ipv6():
+    """A machine whose loopback has an address of IPv6, too."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_nobody_else_listens_at_the_other_address_of_localhost(ipv6, mesh, tmp_path, host):
+    api = Api(mesh, tmp_path / "home", host=host)
+    port = httpx.URL(api.url).port
+    try:
+        for each in ("127.0.0.1", "[::1]", "localhost"):
+            answer = httpx.get(f"http://{each}:{port}/healthz", trust_env=False)
+            assert answer.json() == {"success": True}
+        for family, each in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server((each, port), family=family)
+    finally:
+        api.close()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_port_that_somebody_has_at_the_other_address_is_left_to_them(ipv6, caplog, first):
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        taken = other.getsockname()[1]
+        earlier = None if first else f"http://127.0.0.1:{taken}"
+        with caplog.at_level(logging.WARNING):
+            port = port_of(listen(HttpSettings(port=taken if first else 0), earlier))
+        assert port != taken
+    assert (f"port {taken} is taken" in caplog.text) == first
+
+
+def test_a_machine_without_ipv6_has_one_address(monkeypatch):
+    bound = serving._bound
+
+    def without_ipv6(host, port):
+        if host == "::1":
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return bound(host, port)
+
+    monkeypatch.setattr(serving, "_bound", without_ipv6)
+    (only,) = listen(HttpSettings(port=0), None)
+    with only:
+        assert only.getsockname()[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
