@@ -87,9 +87,12 @@ def _check_size(data: bytes) -> None:
     check_values(data)
 
 
-def check_values(data: bytes) -> None:
-    """Refuse a packed message of which a decoder would make too many objects. Raises ValueError."""
-    if len(data) > MAX_BYTES or msgpack_head.containers_at_most(data) > MAX_VALUES:
+def check_values(data: bytes, most_bytes: int = MAX_BYTES) -> None:
+    """Refuse a packed message of which a decoder would make too many objects. Raises ValueError.
+
+    ``most_bytes``: of one with more bytes, numbers are counted, too.
+    """
+    if len(data) > most_bytes or msgpack_head.containers_at_most(data) > MAX_VALUES:
         msgpack_head.Reader(data).skip(MAX_VALUES)
 
 

@@ -41,7 +41,7 @@ from schedulemesh.protocol.answers import AnyAnswer, Details
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.long_answers import with_encoded_lists
-from schedulemesh.protocol.requests import check_values, decode_request
+from schedulemesh.protocol.requests import MAX_VALUES, check_values, decode_request
 from schedulemesh.server import bodies
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.change import ChangeRoute, ReceivedChange
@@ -294,15 +294,18 @@ class _Calls:
         """What ``respond`` makes of the answer to a call. Raises Problem where the client has gone away
         meanwhile, or where it had to wait and its token is accepted no more.
         """
+        kind, client = type(call), request.state.client
         if call.searches:
-            search = partial(self._pace_of(request).search, ask, respond)
-            return await while_connected(request.state.client, search)
+            asked = partial(self._if_still_allowed, request, kind, ask)
+            return await while_connected(
+                client, partial(self._pace_of(request).search, asked, respond)
+            )
         if call.changes_state and not call.waits:
             return respond(await ask())
-        turn = None if call.changes_state or call.waits else self._turn_of(request)
-        answer = await while_connected(request.state.client, ask, turn, ends=not call.changes_state)
-        if call.waits and not call.changes_state:
-            await self._check_still_allowed(request, type(call))
+        if not (call.changes_state or call.waits):
+            return respond(await self._in_turn(request, kind, ask))
+        answer = await while_connected(client, ask, ends=not call.changes_state)
+        await self._check_still_allowed(request, kind)
         return respond(answer)
 
     def _turn_of(self, request: Request) -> asyncio.Semaphore:
@@ -320,9 +323,21 @@ class _Calls:
         secret = secret_in(request.headers)
         caller = await self._tokens.caller(secret, address_of(request.scope))
         if caller is None or not kind.allows(caller.role):
+            carried_out = "; what it asked for may have been done" if kind.changes_state else ""
             raise Problem(
-                401, Reason.TOKEN_NOT_ACCEPTED.value, "the token was revoked, or expired, meanwhile"
+                401,
+                Reason.TOKEN_NOT_ACCEPTED.value,
+                f"the token was revoked, or expired, meanwhile{carried_out}",
             )
+
+    async def _if_still_allowed(
+        self, request: Request, kind: type[Call], ask: Callable[[], Awaitable[Value]]
+    ) -> Value:
+        """What is asked for in the turn of a request, which may have waited for that for long. Raises as
+        ``_check_still_allowed``.
+        """
+        await self._check_still_allowed(request, kind)
+        return await ask()
 
     async def _checked(self, data: bytes, check: Callable[[], Checked]) -> Checked:
         """What a body is. Checking a large one, and hashing what is stored of it, takes its time, while
@@ -347,7 +362,8 @@ class _Calls:
 
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
-            return await self._in_turn(request, partial(listed, request.query_params))
+            asked = type(listing.request)
+            return await self._in_turn(request, asked, partial(listed, request.query_params))
 
         async def listed(query: QueryParams) -> Response:
             page = await self._page(listing, query)
@@ -364,9 +380,16 @@ class _Calls:
 
         return answer
 
-    async def _in_turn(self, request: Request, read: Callable[[], Awaitable[Value]]) -> Value:
-        """The result of a read, made when its turn has come among those with the same token."""
-        return await while_connected(request.state.client, read, self._turn_of(request))
+    async def _in_turn(
+        self, request: Request, kind: type[Call], read: Callable[[], Awaitable[Value]]
+    ) -> Value:
+        """The result of a read, made when its turn has come among those with the same token. Raises as
+        ``_check_still_allowed`` where it had to wait for that.
+        """
+        turn = self._turn_of(request)
+        if turn.locked():
+            read = partial(self._if_still_allowed, request, kind, read)
+        return await while_connected(request.state.client, read, turn)
 
     async def _page(self, listing: ListingEndpoint, query: QueryParams) -> ListingPage:
         """The page of a listing that a query asks for."""
@@ -394,7 +417,8 @@ class _Calls:
             _allowed(request, type(listing.request))
             _check_no_parameters(request)
             name = parse_name(request.path_params[key], key)
-            rows = await self._in_turn(request, partial(self._rows_of, listing, name))
+            read = partial(self._rows_of, listing, name)
+            rows = await self._in_turn(request, type(listing.request), read)
             error = f"there is nothing of the name {name!r} in {listing.path}"
             if listing.row is NodeInfo:
                 nodes = {row["node_id"]: (row["host"], row["address"]) for row in rows}
@@ -428,7 +452,7 @@ class _Calls:
             _allowed(request, question.asks)
             query = request.query_params
             read = partial(answered, query, question.read_query(query))
-            return await self._in_turn(request, read)
+            return await self._in_turn(request, question.asks, read)
 
         async def answered(query: QueryParams, parameters: Mapping[str, Any]) -> Response:
             facts = plain(await self._reads.ask(question.request(parameters)))
@@ -628,7 +652,8 @@ def _body(data: bytes, change: ChangeRoute, *, is_packed: bool) -> Any:
     kind = change.body
     try:
         if is_packed:
-            check_values(data)
+            # Whatever follows is copied, value by value.
+            check_values(data, most_bytes=MAX_VALUES)
             return msgspec.msgpack.decode(data, type=kind)
         check_json(data, has_archive=change.packed)
         return msgspec.json.decode(data or b"{}", type=kind)

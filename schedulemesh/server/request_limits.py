@@ -127,6 +127,9 @@ def check_json(data: bytes, *, has_archive: bool = False) -> None:
     """Raise ValueError for a body in JSON of which a decoder would make too many or too long values."""
     if _count(data, b"[", b"{") > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES:,} lists and objects")
+    # Numbers, too: each value but the first one of a list or an object comes after a comma.
+    if _count(data, b",") > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES:,} values, or commas in its texts")
     if _count(data, b'"') > 2 * MAX_TEXTS:
         raise ValueError(f"it has more than {MAX_TEXTS:,} texts, names of fields included")
     if has_archive:

@@ -227,6 +227,9 @@ def costly_changes() -> Iterator[Costly]:
     yield body("POST", "/jobs", {**job, "archive": archive}, "an archive in JSON")
     lists = [[]] * 300_000
     yield body("POST", "/jobs", {**job, "runtime_env": {"a": lists}}, "300,000 lists")
+    numbers = [1] * 11_000_000
+    yield body("POST", "/jobs", {**job, "runtime_env": {"a": numbers}}, "11,000,000 numbers")
+    yield body("POST", "/jobs", {**job, "runtime_env": {"a": numbers[:99_000]}}, "99,000 numbers")
     deep: Any = []
     for _ in range(900):
         deep = [deep]

@@ -6,12 +6,16 @@ import asyncio
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from schedulemesh.api.cluster import GetAbout
+from schedulemesh.api.pages import ListPage
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.tasks import ExplainTask, WaitTasks, WaitUntil
 from schedulemesh.protocol.requests import encode_request
+from schedulemesh.server import app
 from schedulemesh.server.disconnection import ClientPresence, while_connected
 from schedulemesh.server.problems import Problem
 from tests.server.work import filled
@@ -170,6 +174,59 @@ def test_a_token_that_was_revoked_while_it_waited_gets_no_answer(api, mesh):
     api.send("POST", "/tasks/waits-1/cancel", {})
     polling.join(30)
     assert statuses == [(401, "token_not_accepted")]
+
+
+def test_a_token_that_was_revoked_while_its_job_waited_is_not_told_that_it_runs(api, mesh):
+    filled(mesh)
+    token = api.send("POST", "/tokens", {"name": "s", "role": "submitter", "owner": "ada"})["token"]
+    job = {"task_id": "j", "entrypoint": "true", "pool_name": "p", "resources": {"cpu": 1}}
+    answers = []
+
+    def submit():
+        with api.client_with(token) as client:
+            answers.append(client.post("/api/v1/jobs", json={**job, "wait": 60}))
+
+    submitting = threading.Thread(target=submit)
+    submitting.start()
+    until(lambda: api.get("/queue?task_id=j")["total"] == 1)
+    api.send("DELETE", "/tokens/s")
+    api.send("POST", "/tasks/j/cancel", {})
+    submitting.join(30)
+    (answer,) = answers
+    assert (answer.status_code, answer.json()["reason"]) == (401, "token_not_accepted")
+    assert answer.json()["error"].endswith("meanwhile; what it asked for may have been done")
+
+
+@pytest.mark.parametrize(("call", "at_once"), [("tasks/first", 1), ("status", 4), ("tasks", 4)])
+def test_what_waits_for_its_turn_is_not_read_with_a_token_that_was_revoked(
+    api, mesh, monkeypatch, call, at_once
+):
+    """Whoever asks for much at once would get answers for minutes."""
+    filled(mesh)
+    token = api.send("POST", "/tokens", {"name": "v", "role": "viewer"})["token"]
+    may_answer, begun = threading.Event(), []
+    ask_packed = api.gateway.ask_packed
+
+    async def held(request, caller=None):
+        if isinstance(request, (ExplainTask, GetAbout, ListPage)):
+            begun.append(request)
+            await asyncio.to_thread(may_answer.wait, 30)
+        return await ask_packed(request, caller)
+
+    monkeypatch.setattr(api.gateway, "ask_packed", held)
+    monkeypatch.setattr(app.SharedReads, "ask", lambda _, request: api.gateway.ask(request))
+
+    def read(_):
+        with api.client_with(token) as client:
+            return client.get(f"/api/v1/{call}").status_code
+
+    with ThreadPoolExecutor(at_once + 3) as clients:
+        statuses = clients.map(read, range(at_once + 3))
+        until(lambda: len(begun) == at_once and requests_open(api) == at_once + 3)
+        api.send("DELETE", "/tokens/v")
+        may_answer.set()
+        assert sorted(statuses) == [200] * at_once + [401] * 3
+    assert len(begun) == at_once
 
 
 def test_a_token_has_some_reads_at_a_time_and_others_are_not_kept_waiting(api, monkeypatch):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 
 import h11
+import msgspec
 import pytest
 
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.requests import MAX_VALUES
 from schedulemesh.server.problems import Problem
 from schedulemesh.server.request_limits import (
     LEAST_CHUNK,
@@ -150,7 +152,7 @@ def test_longer_queries_are_refused(query, why):
     "body",
     [
         b"",
-        b"[" + b"1," * 400_000 + b"1]",
+        b"[" + b"1," * MAX_VALUES + b"1]",
         b'{"a":"%b"}' % (b"x" * MAX_TEXT),
         b'{"a":"%b"}' % (b'\\"' * 9_000),
         b"[" + b'"t",' * (MAX_TEXTS - 1) + b'"t"]',
@@ -168,6 +170,8 @@ def test_bodies_as_large_as_is_allowed(body):
         (b'{"a":"%b"}' % (b'\\"xxxxxxxx' * 9_000), "up to 65,536 bytes"),
         (b"[" + b'"t",' * (MAX_TEXTS + 1), "more than 10,000 texts"),
         (b"[" * 200_000, "more than 100,000 lists"),
+        (b"[" + b"1," * (MAX_VALUES + 1) + b"1]", "more than 100,000 values"),
+        (b"{" + b'"a":1,' * 4_000 + b'"a":[' + b"null," * 96_001 + b"1]}", "100,000 values"),
         (b"[" * 60_000 + b" " * 3_000_000 + b"{" * 60_000, "more than 100,000 lists"),
     ],
 )
@@ -178,6 +182,19 @@ def test_larger_bodies_are_refused(body, why):
 
 def test_the_archive_of_a_job_may_be_long():
     check_json(b'{"archive":"%b"}' % (b"A" * 1_000_000), has_archive=True)
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+@pytest.mark.parametrize("count", [900_000, 7_000_000])
+def test_a_job_with_millions_of_numbers_is_refused_before_it_is_decoded(api, form, count):
+    """They would be copied one by one, which takes half a minute for the largest job."""
+    fields = {"task_id": "t", "entrypoint": "true", "runtime_env": {"a": [1] * count}}
+    encode = msgspec.json.encode if form == "json" else msgspec.msgpack.encode
+    headers = {"content-type": f"application/{form}"}
+    refused = api.client.post("/api/v1/jobs", content=encode(fields), headers=headers)
+    assert refused.status_code == 400
+    assert "more than 100,000 values" in refused.json()["error"]
+    assert api.gateway.asked == []
 
 
 def answer_to(api, data):
