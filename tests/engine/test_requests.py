@@ -36,6 +36,7 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.engine.messages.stimulus import RequestStimulus
 from schedulemesh.engine.state import request_updates
+from schedulemesh.engine.state.agents import RememberedAnswer
 from schedulemesh.engine.state.request_updates import RememberedOutcomes
 from tests.engine.builders import Mesh, node, pool
 
@@ -348,6 +349,43 @@ class TestBounds:
         for request_id in list(answers):
             answers.forget(request_id)
         assert vars(answers) == vars(RememberedOutcomes())
+
+    @pytest.mark.parametrize(("numbers", "size"), [(50_010, 0), (200, 100_000)])
+    def test_of_each_token_50_000_answers_are_remembered_in_16_mib(self, numbers, size):
+        answers = RememberedOutcomes()
+        self.remember(answers, "other", 0)
+        for number in range(1, numbers + 1):
+            self.remember(answers, "storm", number, "x" * size)
+        kept = min(50_000, 16 * 2**20 // self.bytes_of_one(answers))
+        assert self.numbers(answers) == [0, *range(numbers - kept + 1, numbers + 1)]
+        self.assert_restored(answers)
+
+    @pytest.mark.parametrize(("numbers", "size"), [(200_008, 0), (1_000, 100_000)])
+    def test_of_all_tokens_200_000_answers_are_remembered_in_64_mib(self, numbers, size):
+        answers = RememberedOutcomes()
+        for number in range(numbers):
+            self.remember(answers, f"token-{number % 8}", number, "x" * size)
+        kept = min(200_000, 64 * 2**20 // self.bytes_of_one(answers))
+        assert len(answers) == kept
+        by_token = [[n for n in self.numbers(answers) if n % 8 == token] for token in range(8)]
+        for token, newest in enumerate(by_token):
+            assert newest == list(range(numbers - 8 * len(newest) + token, numbers, 8))
+            assert len(newest) in (kept // 8, kept // 8 + 1)
+        self.assert_restored(answers)
+
+    def bytes_of_one(self, answers):
+        """The bytes of the newest."""
+        return len(answers[next(reversed(answers))].packed)
+
+    def assert_restored(self, answers):
+        """A supervisor that takes over remembers the same, within the same bounds."""
+        restored = RememberedOutcomes()
+        restored.restore(
+            (request_id, RememberedAnswer(at=each.at, outcome=each.outcome))
+            for request_id, each in answers.items()
+        )
+        assert list(restored.items()) == list(answers.items())
+        assert vars(restored) == vars(answers)
 
     def test_a_large_outcome_leaves_room_for_itself(self, monkeypatch):
         monkeypatch.setattr(request_updates, "BYTES_OF_TOKEN", 100)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.config.settings import JournalSettings
+from schedulemesh.engine.state import request_updates
 from schedulemesh.server import bodies
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.history import QUESTIONS
@@ -319,6 +321,40 @@ def test_a_key_is_remembered_by_the_next_supervisor_and_for_its_token_only(tmp_p
     with api.client_with(other) as client:
         of_other = client.post("/api/v1/pools", json=body, headers=key)
     assert (first.json()["detail"], of_other.json()["detail"]) == ("created", "unchanged")
+    api.close()
+    meshes[1].close()
+
+
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_the_answers_that_are_remembered_of_a_token_are_bounded_after_a_restart_too(
+    tmp_path, monkeypatch, from_snapshot
+):
+    """Those of another token stay, and what is forgotten is carried out again."""
+    monkeypatch.setattr(request_updates, "KEPT_OF_TOKEN", 3)
+    settings = {"journal": JournalSettings(snapshot_facts=1 if from_snapshot else 1_000)}
+    meshes = [InThread(tmp_path / "j.sqlite", **settings)]
+    api = Api(meshes[0], tmp_path / "home")
+    secret = api.send("POST", "/tokens", {"name": "storm", "role": "operator"})["token"]
+
+    def create(client, name):
+        answer = client.post(
+            "/api/v1/pools", json={"name": name}, headers={"idempotency-key": name}
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()["detail"]
+
+    with api.client_with(secret) as storm:
+        assert create(api.client, "other") == "created"
+        for number in range(5):
+            assert create(storm, f"p{number}") == "created"
+        meshes[0].close()
+        meshes.append(InThread(tmp_path / "j.sqlite", **settings))
+        api.gateway.mesh = meshes[1]
+        kept = {name: create(storm, name) for name in ("p2", "p3", "p4", "p0", "p1")}
+        assert create(api.client, "other") == "created"
+    assert kept == dict.fromkeys(("p2", "p3", "p4"), "created") | dict.fromkeys(
+        ("p0", "p1"), "unchanged"
+    )
     api.close()
     meshes[1].close()
 
