@@ -296,10 +296,9 @@ class _Calls:
         """
         kind, client = type(call), request.state.client
         if call.searches:
-            asked = partial(self._if_still_allowed, request, kind, ask)
-            return await while_connected(
-                client, partial(self._pace_of(request).search, asked, respond)
-            )
+            allowed_ask = partial(self._if_still_allowed, request, kind, ask)
+            search = partial(self._pace_of(request).search, allowed_ask, respond)
+            return await while_connected(client, search)
         if call.changes_state and not call.waits:
             return respond(await ask())
         if not (call.changes_state or call.waits):
@@ -361,9 +360,9 @@ class _Calls:
         """The endpoint of a listing."""
 
         async def answer(request: Request) -> Response:
-            _allowed(request, type(listing.request))
-            asked = type(listing.request)
-            return await self._in_turn(request, asked, partial(listed, request.query_params))
+            kind = type(listing.request)
+            _allowed(request, kind)
+            return await self._in_turn(request, kind, partial(listed, request.query_params))
 
         async def listed(query: QueryParams) -> Response:
             page = await self._page(listing, query)
