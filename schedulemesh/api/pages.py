@@ -182,7 +182,9 @@ class _Descending:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def __lt__(self, other: _Descending) -> bool:
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, _Descending):
+            return NotImplemented  # a number, where a cursor has a text: not comparable
         return bool(other.value < self.value)
 
     def __eq__(self, other: object) -> bool:

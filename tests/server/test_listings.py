@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import TypedDict
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,6 +121,20 @@ def test_a_cursor_with_values_of_other_types_is_refused():
     other = page("limit=1", [{"name": 1}, {"name": 2}]).following
     with pytest.raises(Problem, match="cursor"):
         page(f"cursor={other}")
+
+
+@pytest.mark.parametrize("direction", ["", "-"])
+@pytest.mark.parametrize(
+    ("field", "value"), [("name", 1), ("name", True), ("count", "x"), ("score", "x"), ("held", "x")]
+)
+def test_a_cursor_with_a_text_for_a_number_or_a_number_for_a_text_is_refused(
+    direction, field, value
+):
+    content = {f"{direction}{field}": value} | ({} if field == "name" else {"name": "a"})
+    cursor = msgspec.json.encode([",".join(content), list(content.values())])
+    encoded = base64.urlsafe_b64encode(cursor).decode().rstrip("=")
+    with pytest.raises(Problem, match="the cursor is not one that this listing returned"):
+        page(f"sort={direction}{field}&cursor={encoded}")
 
 
 ANY_ROW = st.fixed_dictionaries(
