@@ -643,7 +643,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     ]
     shown["drains"] = list(state.drains)
     shown["ending"] = state.drains.ending
-    shown["windows"] = state.windows.by_name
+    shown["windows"] = (state.windows.by_name, state.windows.chosen)
     shown["pool names"] = state.pool_names.next_of
     shown["external demand"] = (state.external_demands.waiting, state.external_demands.lost)
     shown["evictions"] = vars(state.evictions)

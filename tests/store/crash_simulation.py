@@ -7,13 +7,15 @@ acknowledged to a caller, and every fact that became durable, is recorded outsid
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import MemberProcess
+from schedulemesh.domain.agent import Alternative, MemberProcess, with_alternatives
 from schedulemesh.domain.arrays import Indices, parse_indices
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
@@ -24,41 +26,64 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
     AgentEnded,
+    RequestAnswered,
     StateSaved,
     TaskEnded,
     TaskPreempted,
     TaskRegistered,
 )
-from schedulemesh.engine.messages.outcomes import Done, Pending, ProbeNeeded
+from schedulemesh.engine.messages.outcomes import Done, Pending, ProbeNeeded, Refused
+from schedulemesh.engine.messages.pool_facts import PoolRenamed
 from schedulemesh.engine.messages.queue_facts import (
     ArrayMembersCancelled,
     ArrayMembersSplit,
     TaskCancelled,
     TaskQueued,
 )
+from schedulemesh.engine.messages.window_facts import WindowEnded
 from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import referenced, take_snapshot
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.protocol.agents import key_of
-from tests.engine.builders import amount, differences, gpu_ids, node, pool
+from tests.engine.builders import amount, differences, gpu_ids
 from tests.store.builders import written
+from tests.store.crash_definitions import (
+    FALLBACKS,
+    NODES,
+    OWNERS,
+    PRIORITIES,
+    SELECTORS,
+    random_policy,
+    random_pool,
+    random_window,
+)
+from tests.store.crash_use import DAY_S, Use
 
 POOLS = ("p", "q")
 #: These, and a name that one of them may get.
 NAMES = (*POOLS, "x")
-#: Two racks of one node each, and how close together the members of a gang are to be.
-NODES = (
-    node("n", cpu=8, gpu=2, labels={"rack": "r1"}),
-    node("m", cpu=4, labels={"rack": "r2"}),
-)
+WINDOWS = ("w1", "w2")
+#: How close together the members of a gang are to be.
 TOPOLOGIES = ("", "rack", "rack", "preferred:rack")
-NEEDS = ({"cpu": 1}, {"cpu": 2}, {"cpu": 3}, {"cpu": 1, "gpu": 0.5}, {"gpu": 1})
+NEEDS = ({"cpu": 1}, {"cpu": 2}, {"cpu": 3}, {"cpu": 1, "gpu": 0.5}, {"gpu": 1}, {"gpu": 1})
 
 
 class Crash(Exception):
     """The supervisor crashes here."""
+
+
+def alternative(fallback):
+    """What will do instead: nodes with these labels."""
+    return Alternative(node_labels=parse_node_labels(fallback, "label_selector"))
+
+
+def renamed(window, fact):
+    """A window, or None for none, once a pool has another name."""
+    if window is None or fact.pool_name not in window.pools:
+        return window
+    return msgspec.structs.replace(window, pools=(fact.new_name,))
 
 
 class Run:
@@ -81,7 +106,8 @@ class CrashSimulation:
         self.rng = random.Random(seed)
         self._open_journal = open_journal
         self._snapshot_every = snapshot_every
-        self.now = 1000.0
+        #: Shortly before the budgets of the day turn.
+        self.now = DAY_S - 200.0
         #: The agent processes that exist: (name, incarnation) to resources.
         self.processes = {}
         #: The placement groups that exist, with the nodes of their bundles.
@@ -102,12 +128,18 @@ class CrashSimulation:
         self.answered, self.saved = {}, {}
         #: The pools and the policy as last acknowledged, followed by those requested since.
         self.pools, self.policies = {name: [None] for name in NAMES}, []
+        #: The same of windows.
+        self.windows = {name: [None] for name in WINDOWS}
+        #: What budgets are to be charged for, by the durable facts.
+        self.use = Use()
         #: Submissions that have not been answered.
         self.waiting = {}
         #: Tasks that wait or run, by the durable facts.
         self.alive = set()
         self.instructions = []
         self.crashes = self.snapshots = 0
+        #: How often each kind of fact became durable, and each reason of a refusal.
+        self.counts = Counter()
         #: The probability of a crash just before, and just after, a write.
         self.risk = 0.0
         self._fresh = self._numbers = 0
@@ -117,6 +149,8 @@ class CrashSimulation:
 
     def run(self, crashes, risk=0.1):
         """Run until it has crashed this often."""
+        for name in POOLS:
+            self.make_pool(name)
         self.risk = risk
         while self.crashes < crashes:
             try:
@@ -170,6 +204,9 @@ class CrashSimulation:
             account = state.ledger.accounts.get(name)
             assert (None if account is None else account.spec) in specs
         assert state.policy in self.policies or not self.policies
+        for name, windows in self.windows.items():
+            assert state.windows.by_name.get(name) in windows
+        self.check_budgets(state)
         assert state.queue.by_id.keys() | state.running.by_id.keys() == self.alive
         kept = referenced(take_snapshot(state))
         for key, data in self.saved.items():
@@ -177,6 +214,20 @@ class CrashSimulation:
         for task_id, key in self.kept.items():
             assert state.ended[task_id].result_key == key
             assert self.journal.blob(key) == self.reports[key]
+
+    def check_budgets(self, state):
+        """Every budget that is declared has been charged for each process as long as that ran."""
+        counted = {
+            (name, owner) for name, pool in state.budgets.by_pool.items() for owner in pool.owners
+        }
+        counted |= {(name, None) for name, pool in state.budgets.by_pool.items() if pool.total}
+        assert counted <= self.use.since.keys()
+        for name, owner in self.use.since:
+            expected = self.use.gpu_s(name, owner, self.now)
+            budgets = state.budgets.by_pool[name]
+            meter = budgets.total if owner is None else budgets.owners.get(owner)
+            used = 0.0 if meter is None else meter.used(budgets.budget(owner), self.now)
+            assert abs(used - expected) < 1e-3, (name, owner, used, expected)
 
     def compare_with_processes(self):
         """With nothing pending, the state matches the agent processes."""
@@ -219,7 +270,10 @@ class CrashSimulation:
             self.journal.append(encode_facts(done.facts), blobs or {})
             for fact in done.facts:
                 self.note_tasks(fact)
+                self.use.note(fact)
+                self.count(fact)
                 self.durable.evolve(fact)
+                self.note_window(fact)
                 if isinstance(fact, StateSaved):
                     self.saved.update(blobs or {})
             self._fresh += len(done.facts)
@@ -266,6 +320,21 @@ class CrashSimulation:
             self.alive.remove(fact.task.task_id)
         elif isinstance(fact, AgentEnded):
             self.alive -= set(self.durable.running.on_agent(fact.agent_name))
+
+    def count(self, fact):
+        self.counts[type(fact)] += 1
+        if isinstance(fact, RequestAnswered) and isinstance(fact.outcome, Refused):
+            self.counts[fact.outcome.reason] += 1
+        if isinstance(fact, AgentAdmitted) and fact.agent.taken_flavor:
+            self.counts["flavor"] += 1
+
+    def note_window(self, fact):
+        """A window that is over ends by itself, and one for a pool that is renamed names it as before."""
+        if isinstance(fact, WindowEnded) and not fact.client:
+            self.windows[fact.name].append(None)
+        elif isinstance(fact, PoolRenamed):
+            for name, windows in self.windows.items():
+                self.windows[name] = [renamed(window, fact) for window in windows]
 
     def note_entry(self, array_id, indices):
         """The entry of an array is gone with the last member that was no task."""
@@ -416,7 +485,7 @@ class CrashSimulation:
                     )
                 )
                 return
-            self.processes[key] = instruction.agent.resources
+            self.processes[key] = instruction.agent.quota
         if not isinstance(agent.phase, Starting):
             return
         group = self.groups.get(agent.group_id, ())
@@ -460,8 +529,9 @@ class CrashSimulation:
         acts = (*acts, self.end_run, self.end_run)
         waiting = (self.queue, self.queue, self.queue, self.cancel, self.change_queued, self.limit)
         others = (self.make_pool, self.change_policy, self.register, self.kill_agent, self.tick)
-        if self.rng.random() < 0.05:
-            self.rng.choice((self.end_pool, self.rename_pool, self.change_running))()
+        if self.rng.random() < 0.1:
+            ends = (self.end_pool, self.rename_pool, self.change_running)
+            self.rng.choice((*ends, self.announce, self.announce, self.delete_window))()
             return
         self.rng.choice((*acts, *waiting, *others))()
 
@@ -469,11 +539,9 @@ class CrashSimulation:
         found = sorted(names)
         return self.rng.choice(found) if found else "nobody"
 
-    def make_pool(self):
-        name = self.rng.choice(POOLS)
-        spec = pool(name, cpu=self.rng.choice([6, 8, 10]), gpu=2)
-        queueing = self.rng.choice(["strict", "best_effort"])
-        spec = msgspec.structs.replace(spec, queueing=queueing)
+    def make_pool(self, name=None):
+        name = name or self.rng.choice(POOLS)
+        spec = random_pool(self.rng, name)
         self.pools[name].append(spec)
         outcome = self.step(s.PoolRequested(spec=spec))
         if isinstance(outcome, Done):
@@ -507,19 +575,29 @@ class CrashSimulation:
 
     def change_running(self):
         task_id = self.pick(self.engine.state.running.by_id)
-        self.step(s.QueuedTaskChanged(task_id=task_id, priority=self.rng.choice([1.0, 8.0])))
+        self.step(s.QueuedTaskChanged(task_id=task_id, priority=self.rng.choice(PRIORITIES)))
+
+    def announce(self):
+        """Announce a window, or put another one in its place."""
+        window = random_window(self.rng, self.rng.choice(WINDOWS), self.now)
+        accepted = self.windows[window.name]
+        accepted.append(window)
+        outcome = self.step(s.WindowRequested(window=window, replace=True, client="me"))
+        if isinstance(outcome, Done):
+            self.windows[window.name] = [window]
+        else:
+            accepted.remove(window)
+
+    def delete_window(self):
+        name = self.rng.choice(WINDOWS)
+        self.windows[name].append(None)
+        if isinstance(self.step(s.WindowDeletionRequested(name=name, client="me")), Done):
+            self.windows[name] = [None]
 
     def change_policy(self):
-        weight = self.rng.choice([0.0, 0.1, 1.0])
-        policy = PreemptionPolicy(
-            remaining_time_weight=weight,
-            cross_pool_priority_threshold=2.0,
-            topology_levels=self.rng.choice([("rack",), ("rack",), ()]),
-        )
+        policy = random_policy(self.rng)
         self.policies = [*(self.policies or [PreemptionPolicy()]), policy]
-        self.step(
-            s.PolicyChangeRequested(policy=policy, client="me", changes=("remaining_time_weight",))
-        )
+        self.step(s.PolicyChangeRequested(policy=policy, client="me", changes=("topology_levels",)))
         self.policies = [policy]
 
     def submit(self):
@@ -562,7 +640,8 @@ class CrashSimulation:
         task = s.TaskSpec(
             task_id=name,
             pool_name=labels["pool_name"],
-            priority=float(self.rng.randrange(10)),
+            priority=self.rng.choice(PRIORITIES),
+            owner=self.rng.choice(OWNERS),
             estimated_duration=self.rng.choice([None, 5.0, 50.0]),
             on_preempted=self.rng.choice(["", "requeue"]),
             run=run,
@@ -573,8 +652,11 @@ class CrashSimulation:
             after=self.some_dependencies() if queue else (),
             array=self.rng.choice(["", "", "0-3%2", "0-4:2"]) if queue and run else "",
         )
+        selector = parse_node_labels(self.rng.choice(SELECTORS), "label_selector")
+        fallbacks = self.rng.sample(FALLBACKS, self.rng.choice([0, 0, 1])) if selector else ()
+        agent = s.AgentSpec(name=name, class_key="class", node_labels=selector, **labels)
         return s.TaskSubmitted(
-            agent=s.AgentSpec(name=name, class_key="class", **labels),
+            agent=with_alternatives(agent, tuple(map(alternative, fallbacks))),
             task=task,
             request_id=request_id,
             queue=queue,
@@ -626,5 +708,5 @@ class CrashSimulation:
             self.agent_gone(name, incarnation)
 
     def tick(self):
-        self.now += 30
+        self.now += self.rng.choice([1.0, 30.0])
         self.step(s.ClockTicked())

@@ -2,16 +2,22 @@
 
 After each crash the state equals what was durable, field by field; nothing that was acknowledged is missing,
 kept results included; a repeated request gets its first answer; no run ends two tasks; and once nothing is
-pending, the ledger matches the agent processes, and each run is waited for.
-The environment variable CRASH_SEEDS sets the number of histories (default 40).
+pending, the ledger matches the agent processes, and each run is waited for. The histories have all that a
+pool, a policy and a task may say of owners, flavors, budgets, priorities, windows, arrays, dependencies and
+topology. The environment variable CRASH_SEEDS sets how many there are (default 40).
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.pool_facts import BudgetLevelChanged
+from schedulemesh.engine.messages.queue_facts import PriorityChanged
+from schedulemesh.engine.messages.window_facts import WindowEnded, WindowNodesChosen
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 from tests.store.crash_simulation import CrashSimulation
@@ -34,11 +40,25 @@ def test_a_crash_at_any_point_loses_nothing(seed):
     assert simulation.durable.epoch > CRASHES / 2
 
 
-def test_runs_end_in_such_histories():
-    journal = MemoryJournal()
-    simulation = CrashSimulation(0, lambda: journal)
-    simulation.run(CRASHES)
-    assert simulation.used
+def test_runs_end_in_such_histories_and_what_is_declared_matters():
+    counts = Counter()
+    for seed in (0, 1, 5):
+        journal = MemoryJournal()
+        simulation = CrashSimulation(seed, lambda journal=journal: journal)
+        simulation.run(CRASHES)
+        assert simulation.used
+        counts += simulation.counts
+    assert counts.keys() >= {
+        BudgetLevelChanged,
+        PriorityChanged,
+        WindowEnded,
+        WindowNodesChosen,
+        "flavor",
+        Reason.BUDGET_SPENT,
+        Reason.MAINTENANCE_WINDOW,
+        Reason.OWNER_LIMIT,
+        Reason.PRIORITY_NOT_PERMITTED,
+    }
 
 
 @pytest.mark.parametrize("seed", [1001, 1002, 1003])
