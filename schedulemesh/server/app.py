@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match, Route, Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.api.call import Call
@@ -144,21 +144,25 @@ class _Router(Router):
     def __init__(self, routes: Sequence[Route]) -> None:
         # A slash too many is answered as any other path that is no call.
         super().__init__(routes, redirect_slashes=False)
-        self._by_path: dict[str, list[Route]] = {}
+        #: By path and method.
+        self._by_path: dict[tuple[str, str], Route] = {}
         for number, route in enumerate(routes):
             patterns = (each for each in routes[:number] if each.path != route.path)
-            if not any(each.path_regex.match(route.path) for each in patterns):
-                self._by_path.setdefault(route.path, []).append(route)
+            if route.param_convertors or any(
+                each.path_regex.match(route.path) for each in patterns
+            ):
+                continue
+            for method in route.methods or ():
+                self._by_path.setdefault((route.path, method), route)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Router."""
-        for route in self._by_path.get(scope["path"], ()):
-            match, matched = route.matches(scope)
-            if match is Match.FULL:
-                scope.update({"router": self, "route": route, **matched})
-                await route.handle(scope, receive, send)
-                return
-        await super().app(scope, receive, send)
+        route = self._by_path.get((scope["path"], scope.get("method", "")))
+        if route is None:
+            await super().app(scope, receive, send)
+            return
+        scope.update(router=self, route=route, endpoint=route.endpoint, path_params={})
+        await route.app(scope, receive, send)
 
 
 def _for_both(of_page: ExceptionHandler, of_calls: ExceptionHandler) -> ExceptionHandler:

@@ -324,14 +324,17 @@ def _check_length(headers: Headers, limit: int) -> None:
     """Refuse a body that is announced as too large before it is read, and one of whose length two headers say
     something: a proxy before this server may believe the other one.
     """
-    if "transfer-encoding" in headers and "content-length" in headers:
+    names = [name for name, _ in headers.raw]
+    if b"content-length" not in names:
+        return
+    if b"transfer-encoding" in names:
         raise Problem(
             400,
             "invalid_request",
             "a request has either Content-Length or Transfer-Encoding, not both; leave one out",
             {"connection": "close"},
         )
-    length = headers.get("content-length", "0")
+    length = headers["content-length"]
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
 

@@ -25,11 +25,12 @@ class PackedAnswers(Protocol):
 class _Reading(msgspec.Struct):
     """One read: the request that is under way, and the one that follows it."""
 
-    now: asyncio.Task[AnyAnswer]
+    #: Done when the request has ended. Of one that nobody shares, see ``_read_alone``, it has no result.
+    now: asyncio.Future[AnyAnswer]
     #: What whoever began ``now`` knew of the time, see ``SharedReads.ask``; None: nothing.
     stamp: object = None
     #: For those who came after ``now`` had begun, and must see what was changed until they came.
-    then: asyncio.Task[AnyAnswer] | None = None
+    then: asyncio.Future[AnyAnswer] | None = None
     then_stamp: object = None
 
 
@@ -46,7 +47,7 @@ class SharedReads:
         self.turns = PortionTurns()
         self._readings: dict[bytes, _Reading] = {}
         #: How many clients wait for each; a read for which nobody does is given up.
-        self._waiting: Counter[asyncio.Task[AnyAnswer]] = Counter()
+        self._waiting: Counter[asyncio.Future[AnyAnswer]] = Counter()
 
     async def ask(self, request: Call, stamp: object = None) -> AnyAnswer:
         """The answer to a request that changes nothing. ``stamp``: up to what the answer has to be true, such
@@ -54,6 +55,9 @@ class SharedReads:
         """
         key = encode_request(request)
         reading = self._readings.get(key)
+        if reading is None and stamp is None:
+            return await self._read_alone(key, request)
+        task: asyncio.Future[AnyAnswer]
         if reading is None:
             task = asyncio.ensure_future(self._read(key, request))
             self._readings[key] = _Reading(now=task, stamp=stamp)
@@ -73,17 +77,32 @@ class SharedReads:
             if not self._waiting[task]:
                 self._give_up(key, task)
 
+    async def _read_alone(self, key: bytes, request: Call) -> AnyAnswer:
+        """As ``ask``, where no such read is under way. Nobody shares its answer, so it needs no task of its
+        own, which would cost as much as all else that is done here. Who comes meanwhile waits for its end.
+        """
+        ended: asyncio.Future[AnyAnswer] = asyncio.get_running_loop().create_future()
+        self._readings[key] = _Reading(now=ended)
+        try:
+            return await self._answer(request)
+        finally:
+            ended.cancel()
+            self._done(key, ended)
+
     async def _read(
-        self, key: bytes, request: Call, after: asyncio.Task[AnyAnswer] | None = None
+        self, key: bytes, request: Call, after: asyncio.Future[AnyAnswer] | None = None
     ) -> AnyAnswer:
         if after is not None:
             await asyncio.wait([after])
         try:
-            return await read_long_answer(await self._gateway.ask_packed(request), self.turns)
+            return await self._answer(request)
         finally:
-            self._done(key)
+            self._done(key, asyncio.current_task())
 
-    def _give_up(self, key: bytes, task: asyncio.Task[AnyAnswer]) -> None:
+    async def _answer(self, request: Call) -> AnyAnswer:
+        return await read_long_answer(await self._gateway.ask_packed(request), self.turns)
+
+    def _give_up(self, key: bytes, task: asyncio.Future[AnyAnswer]) -> None:
         """Nobody waits for a read: it has ended, or is not needed."""
         del self._waiting[task]
         reading = self._readings.get(key)
@@ -94,9 +113,9 @@ class SharedReads:
             reading.stamp = None
         task.cancel()
 
-    def _done(self, key: bytes) -> None:
+    def _done(self, key: bytes, ended: asyncio.Future[AnyAnswer] | None) -> None:
         reading = self._readings.get(key)
-        if reading is None or reading.now is not asyncio.current_task():
+        if reading is None or reading.now is not ended:
             return  # it was given up before it began
         if reading.then is None:
             del self._readings[key]

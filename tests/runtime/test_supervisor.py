@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.history import QueryEvents
+from schedulemesh.api.nodes import ListExternalUsage
 from schedulemesh.api.pools import CreatePool, ListPools
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.domain.pool import PoolSpec
@@ -21,13 +23,18 @@ from schedulemesh.protocol.answers import (
     decode_answer,
     search_seconds,
 )
+from schedulemesh.protocol.frames import Ask
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import supervisor as module
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.store.sql import SqlJournal
+from tests.counted_calls import calls_of
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
+from tests.runtime.test_leases import HeldLooks
 
+#: Calls of Python functions from the message of a read to its answer. The limit only ever falls.
+A_READ = 50
 OURS = ("space", "schedulemesh:mesh:a#0")
 
 
@@ -193,16 +200,58 @@ def test_a_shutdown_that_is_asked_for_twice_succeeds_for_both(backend, journal_f
     run(story())
 
 
-def test_a_shutdown_refuses_requests_that_wait_for_something(backend, journal_file):
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_shutdown_refuses_requests_that_wait_for_something(backend, journal_file, is_held):
     async def story():
         service = supervisor(backend, journal_file)
         await service.ready()
-        waiting = asyncio.ensure_future(asked(service, QueryEvents(wait_s=20.0), Details))
+        request = QueryEvents(wait_s=20.0)
+        if is_held:
+            backend.control, request = HeldLooks("usage"), ListExternalUsage()
+        waiting = asyncio.ensure_future(asked(service, request, Details))
         for _ in range(20):
             await asyncio.sleep(0)  # the request arrives
         await service.shutdown()
         with pytest.raises(SchedulerUnavailableError, match="'mesh' was shut down"):
             await waiting
+
+    run(story())
+
+
+def test_what_is_read_for_a_caller_that_goes_away_is_given_up(backend, journal_file):
+    async def story():
+        service = supervisor(backend, journal_file)
+        await service.ready()
+        backend.control = HeldLooks("usage")
+        reading = asyncio.ensure_future(asked(service, ListExternalUsage(), Listed))
+        await backend.control.next("usage")
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert backend.control.pending == []
+        assert await pools(service) == []
+        await killed(service)
+
+    run(story())
+
+
+def test_what_a_read_costs_in_calls(backend, journal_file):
+    async def story():
+        service = supervisor(backend, journal_file)
+        running = (await service.ready()).running
+        await running.reactor.flushed()
+        ask = Ask(1, encode_request(GetAbout()), service._authentication.http_key)
+
+        def read():
+            try:
+                service._ask_here(ask).send(None)
+            except StopIteration as answered:
+                return answered.value
+            raise AssertionError("a read waits for something")
+
+        _, calls = min((calls_of(read) for _ in range(3)), key=lambda counted: counted[1])
+        await killed(service)
+        assert calls <= A_READ
 
     run(story())
 

@@ -37,6 +37,7 @@ FIRST_OPERATOR = "first-operator"
 
 #: How the process of the HTTP API is recorded.
 _HTTP_SERVER = "HTTP server"
+HTTP_SOURCE = RequestSource(address=_HTTP_SERVER, user=_HTTP_SERVER, user_verified=True)
 
 #: Seconds between two lines in the log about calls that were not accepted.
 _LOG_EVERY_S = 10.0
@@ -120,7 +121,7 @@ class Authentication:
     def source(self, credential: bytes) -> RequestSource:
         """Where a call comes from, for the record: as the client says, but for the HTTP API itself."""
         if self.is_http(credential):
-            return RequestSource(address=_HTTP_SERVER, user=_HTTP_SERVER, user_verified=True)
+            return HTTP_SOURCE
         client_credential = parsed(credential)
         return RequestSource(
             address=client_credential.address, user=user_at_host(client_credential.user)

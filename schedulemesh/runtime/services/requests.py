@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -114,19 +116,34 @@ class RequestService(Service):
         request, refused = self._with_node_id(request)
         if caller is not None:
             refused = await self._not_allowed(request, caller) or refused
-        kind = type(request)
+        answer = partial(self._recorded, request, refs, refused, caller, source)
+        if not request.changes_state:
+            return await answer(())
         with self._open.answering(request) as earlier:
-            try:
-                if not (kind in AUDITED or (refused and kind.changes_state)):
-                    return await self._answer(request, refs, refused)
-                return await self._audit.carry_out(
-                    request, caller, source, lambda: self._answer(request, refs, refused)
-                )
-            except JournalError as error:
-                await self._open.resolved(error, earlier)
-                return Refusal(
-                    refused=Refused(reason=Reason.JOURNAL_UNAVAILABLE, error_text=str(error))
-                )
+            return await answer(earlier)
+
+    async def _recorded(
+        self,
+        request: Call,
+        refs: Refs,
+        refused: Refused | None,
+        caller: TokenCaller | None,
+        source: RequestSource,
+        earlier: Sequence[asyncio.Event],
+    ) -> AnyAnswer | WithHandles:
+        """As ``answer``, once it is known whether it is refused. ``earlier``: see ``OpenRequests``."""
+        kind = type(request)
+        try:
+            if not (kind in AUDITED or (refused and kind.changes_state)):
+                return await self._answer(request, refs, refused)
+            return await self._audit.carry_out(
+                request, caller, source, lambda: self._answer(request, refs, refused)
+            )
+        except JournalError as error:
+            await self._open.resolved(error, earlier)
+            return Refusal(
+                refused=Refused(reason=Reason.JOURNAL_UNAVAILABLE, error_text=str(error))
+            )
 
     async def _answer(
         self, request: Call, refs: Refs, refused: Refused | None
