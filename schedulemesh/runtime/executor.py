@@ -116,6 +116,9 @@ class Executor:
         #: and lost placement groups that are being removed.
         self.endings = Endings()
         self._stopped = False
+        #: By name and incarnation of an agent, whether nobody else is in the placement group that it gets:
+        #: asked while its start is being written.
+        self._looks: dict[tuple[str, int], asyncio.Task[bool]] = {}
         #: Keys of classes that are being probed.
         self._probing: set[str] = set()
         self._begun = False
@@ -126,6 +129,7 @@ class Executor:
         self.reactor = reactor
         groups.confirmed = reactor.confirmed
         reactor.subscribe(self.take)
+        reactor.look_ahead(self._look_ahead)
 
     def begin(self) -> None:
         """Execute the instructions of all steps from now on, where there is nothing to recover."""
@@ -137,7 +141,7 @@ class Executor:
         """
         self._stopped = True
         this_task = asyncio.current_task()
-        for task in self._tasks:
+        for task in (*self._tasks, *self._looks.values()):
             if task is not this_task:
                 task.cancel()
         self.endings.cancel_all()
@@ -152,6 +156,31 @@ class Executor:
             self._execute(instruction, step.at)
         for gang_name in changed_gangs(self.reactor.state, step.facts):
             self.spawn(tell_members(self._agents, self.reactor.state, gang_name))
+
+    def _look_ahead(self, step: Step) -> None:
+        """Ask who is in the groups of the agents that a step starts, while that is being written."""
+        if not self._begun or self._stopped:
+            return
+        for order in step.instructions:
+            if not isinstance(order, StartAgent) or order.group_id is None or order.adopt:
+                continue
+            if not self.leases.has_started(order):
+                self._forget_looks()
+                look = asyncio.ensure_future(self._is_its_own(order.group_id))
+                self._looks[order.agent.name, order.incarnation] = look
+
+    def _forget_looks(self) -> None:
+        """Forget those for agents whose start was rolled back, or that ended before they were started."""
+        for name, incarnation in tuple(self._looks):
+            if current(self.reactor.state, name, incarnation) is None:
+                del self._looks[name, incarnation]
+
+    async def _is_its_own(self, group_id: str) -> bool:
+        """Whether nobody but its warm hosts is in a group; False also where that is not known."""
+        try:
+            return await self.groups.has_only(group_id, self.warm_pool.names_in(group_id))
+        except BackendError:
+            return False
 
     def _execute(self, instruction: AnyInstruction, decided_at: float) -> None:
         match instruction:
@@ -336,6 +365,9 @@ class Executor:
     async def _foreign_members(self, order: StartAgent) -> list[GroupMember]:
         """The foreign actors in the agent's placement group that have not ended."""
         if order.group_id is None or order.adopt:
+            return []
+        look = self._looks.pop((order.agent.name, order.incarnation), None)
+        if look is not None and await look:
             return []
         orphans = {name for _, name in self._agents.orphans}
         return await self.groups.vacate(

@@ -152,6 +152,8 @@ class Reactor:
         self._snapshots = Snapshots(self, journal, self._writer, settings)
         self._clock_notes = ClockNotes(journal, clock)
         self._subscribers: list[Subscriber] = []
+        #: Called with steps as soon as they are decided.
+        self._early: list[Subscriber] = []
         #: The newest commit whose steps were not published yet; it may be durable already.
         self._unpublished: asyncio.Future[None] | None = None
         #: Those that need not see a step before its caller is answered.
@@ -223,6 +225,12 @@ class Reactor:
         What only counts or notes steps belongs into ``observers``, which delay no answer.
         """
         self._subscribers.append(subscriber)
+
+    def look_ahead(self, subscriber: Subscriber) -> None:
+        """Have a subscriber called with every step from now on as soon as it is decided. It may never become
+        durable, so this is for what changes nothing: asking what will be needed when it is.
+        """
+        self._early.append(subscriber)
 
     def keep_commits_for(self, follower: CommitFollower) -> None:
         """Have snapshots leave the commits in the journal that this one still reads; it is closed before the
@@ -318,6 +326,9 @@ class Reactor:
 
         if own_commit is not None:
             self._unpublished = own_commit
+            for step in steps:
+                for subscriber in self._early:
+                    _call(subscriber, step)
         commit = own_commit if own_commit is not None else self._undurable() or self._unpublished
         if commit is None:
             publish_after(None)

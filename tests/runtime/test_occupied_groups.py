@@ -5,6 +5,7 @@ lease gets a new one.
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import msgspec
 import pytest
@@ -16,8 +17,11 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, decode_answer
+from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import Mesh
-from tests.runtime.test_leases import TWO, Scene
+from tests.runtime.composition import supervisor
+from tests.runtime.fake_backend import Verdict
+from tests.runtime.test_leases import TWO, HeldLooks, Scene
 
 CLASS = b"class"
 
@@ -84,5 +88,56 @@ def test_a_start_whose_agent_has_ended_leaves_the_group_to_who_has_it_now(
         await start
         assert len(await scene.backend.members(ray_id)) == 1
         assert list(scene.backend.by_id) == [ray_id]
+
+    Scene(tmp_path).play(story)
+
+
+def held_journal(may_write):
+    """Journals that write nothing until they may."""
+
+    class HeldJournal(SqlJournal):
+        def append(self, *facts_and_blobs, **options):
+            may_write.wait()
+            return super().append(*facts_and_blobs, **options)
+
+    return HeldJournal
+
+
+@pytest.mark.parametrize("first_answer", [Verdict.DONE, Verdict.REFUSED])
+def test_who_is_in_the_group_of_an_agent_is_asked_while_its_start_is_written(
+    tmp_path, first_answer
+):
+    may_write = threading.Event()
+    may_write.set()
+
+    async def story():
+        scene = Scene(tmp_path)
+        scene.service = supervisor(scene.backend, scene.file, opened=held_journal(may_write))
+        await scene.free_group()
+        scene.backend.control = looks = HeldLooks()
+        may_write.clear()
+        starting = asyncio.ensure_future(submit_agent(scene, "second"))
+        look = await looks.next("members")
+        assert not scene.backend.actors
+        look.let(first_answer)
+        may_write.set()
+        if first_answer is Verdict.REFUSED:
+            (await looks.next("members")).let()
+        assert isinstance(await starting, Accepted)
+        assert looks.pending == []
+        await scene.die()
+
+    try:
+        asyncio.run(asyncio.wait_for(story(), 30.0))
+    finally:
+        may_write.set()
+
+
+def test_an_actor_that_is_in_the_group_when_its_start_is_decided_is_ended_before_it(tmp_path):
+    async def story(scene):
+        ray_id = await scene.free_group()
+        scene.uses(ray_id)
+        assert isinstance(await submit_agent(scene, "second"), Accepted)
+        assert scene.backend.ended_members == {"x"}
 
     Scene(tmp_path).play(story)

@@ -180,6 +180,13 @@ class Groups:
         slot = self._slots.get(group_id)
         return slot is not None and not await self._backend.members(slot.ray_id)
 
+    async def has_only(self, group_id: str, ours: Collection[str]) -> bool:
+        """Whether there is such a group, and in it no actor but those of these names."""
+        slot = self._slots.get(group_id)
+        if slot is None or slot.shape.virtual:
+            return slot is not None
+        return not await self._foreign_members(slot.ray_id, ours)
+
     async def _foreign_members(self, ray_id: str, ours: Collection[str]) -> list[GroupMember]:
         members = await self._backend.members(ray_id)
         return [
