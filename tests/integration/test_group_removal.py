@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from types import SimpleNamespace
 
@@ -11,6 +12,10 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 
 from schedulemesh.core.backend import ray_group_removal
 from schedulemesh.core.backend.ray_group_removal import remove_settled
+from schedulemesh.core.backend.ray_groups import RayGroups
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.runtime.backend import RayGroupRequest
 from tests.integration.drivers import output_of
 from tests.integration.polling import until
 
@@ -46,6 +51,19 @@ def test_one_that_has_no_room_is_not_waited_for(monkeypatch):
     remove_settled(group)
     monkeypatch.undo()
     until(lambda: state_of(group) == "REMOVED", lambda: state_of(group))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_is_said_of_a_new_group_is_what_ray_says(parts):
+    groups, node_id = RayGroups(), ray.nodes()[0]["NodeID"]
+    bundles = (parse_resources({"cpu": 0.5}),) * (2 * parts)
+    shape = GroupShape(bundles=bundles, strategy="PACK", parts=parts)
+    request = RayGroupRequest(name=f"new-{parts}", shape=shape, node_ids=(node_id,) * len(bundles))
+    made = asyncio.run(groups.create_group(request))
+    assert made.placed
+    assert made == asyncio.run(groups.group(made.ray_id))
+    asyncio.run(groups.remove_group(made.ray_id))
+    until(lambda: asyncio.run(groups.group(made.ray_id)) is None, "the group is not removed")
 
 
 def test_what_ray_has_lost_is_named_by_the_doctor():

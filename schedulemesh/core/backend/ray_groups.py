@@ -116,15 +116,23 @@ def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy
 
 
 def _create_and_place(request: RayGroupRequest) -> GroupView:
-    """Create a group, wait for a moment until Ray has placed it, and look at it; asking again and again would
-    find that out later.
+    """Create a group, wait for a moment until Ray has placed it, and say how it is; asking again and again
+    would find that out later.
     """
-    ray_id = _create(request)
+    ray_id, is_placed = _create(request), False
     with (
         contextlib.suppress(BackendError),
         refused(),
     ):  # removed meanwhile: whoever looks at it sees that
-        all(PlacementGroup(_id(one)).wait(_PLACED_S) for one in ray_id.split(PART_JOINT))
+        is_placed = all(
+            PlacementGroup(_id(one)).wait(_PLACED_S) for one in ray_id.split(PART_JOINT)
+        )
+    if is_placed and request.shape.parts == 1:
+        # Each bundle names the label of its node, so Ray has no other place for it and need not be asked.
+        # Parts that existed before may be elsewhere.
+        return GroupView(
+            ray_id=ray_id, name=request.name, state="CREATED", node_ids=request.node_ids
+        )
     unknown = GroupView(ray_id=ray_id, name=request.name, state="UNKNOWN", node_ids=())
     with contextlib.suppress(BackendError), refused():  # it is made, so its id is to be known
         return _one_group(ray_id) or unknown
