@@ -39,7 +39,7 @@ def loads(module: str) -> set[str]:
         ("schedulemesh.runtime.supervisor", {"ray", "sqlalchemy"}),
         (
             "schedulemesh.core.backend.ray_backend",
-            {"sqlalchemy", "schedulemesh.core.agent.job_runner"},
+            {"sqlalchemy", "grpc", "schedulemesh.core.agent.job_runner"},
         ),
         ("schedulemesh.sim.picture", {"ray", "sqlalchemy", "matplotlib"}),
         ("schedulemesh.cli.app", {"ray", "sqlalchemy", "numpy", "matplotlib"}),

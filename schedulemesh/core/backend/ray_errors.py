@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from grpc import RpcError
 from ray.exceptions import RayError
 
 from schedulemesh.runtime.backend import BackendError
@@ -16,8 +16,16 @@ def translated() -> Iterator[None]:
     """Within, an error of Ray, or of gRPC below it, becomes a BackendError whose cause it is."""
     try:
         yield
-    except (RayError, RpcError) as error:
+    except (RayError, *grpc_errors()) as error:
         raise BackendError(short(error)) from error
+
+
+def grpc_errors() -> tuple[type[Exception], ...]:
+    """The errors that gRPC raises. Importing it takes a tenth of the time of all that a supervisor imports at
+    its start, so that is left to those who call something with it; until then it has raised none.
+    """
+    error = getattr(sys.modules.get("grpc"), "RpcError", None)
+    return () if error is None else (error,)
 
 
 @contextmanager

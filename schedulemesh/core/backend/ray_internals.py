@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from grpc import RpcError
 from ray import ActorID, JobID
 from ray._private.gcs_utils import create_gcs_channel
 from ray._private.internal_api import node_stats
 from ray.core.generated import gcs_pb2, gcs_service_pb2
-from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
 from ray.exceptions import RaySystemError
 from ray.experimental import internal_kv
 
+from schedulemesh.core.backend.ray_errors import grpc_errors
 from schedulemesh.core.backend.ray_resources import resources_of
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.runtime.backend import ActorView, GroupMember
@@ -153,7 +152,7 @@ def _held_by_tasks(node_id: str) -> Resources | None:
     address = node["NodeManagerAddress"], node["NodeManagerPort"]
     try:
         workers = node_stats(*address, include_memory_info=False).core_workers_stats
-    except RpcError:
+    except grpc_errors():
         return None
     return sum_of(
         resources_of(
@@ -278,6 +277,8 @@ def _kill_request(actor_id: str) -> gcs_service_pb2.KillActorViaGcsRequest:
 
 @functools.lru_cache(maxsize=1)
 def _actor_service(address: str) -> Any:
+    from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
+
     return ActorInfoGcsServiceStub(create_gcs_channel(address))
 
 

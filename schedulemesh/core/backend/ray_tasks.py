@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 from ray._private.gcs_utils import create_gcs_channel
-from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+from ray.core.generated import common_pb2, gcs_service_pb2
 
 from schedulemesh.core.backend.ray_internals import Shape, shape_of
 from schedulemesh.core.backend.ray_resources import resources_of
@@ -85,4 +85,6 @@ def _is_plain(task: Any) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _service(address: str) -> Any:
-    return gcs_service_pb2_grpc.TaskInfoGcsServiceStub(create_gcs_channel(address))
+    from ray.core.generated.gcs_service_pb2_grpc import TaskInfoGcsServiceStub
+
+    return TaskInfoGcsServiceStub(create_gcs_channel(address))
