@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from types import SimpleNamespace
 
 import grpc
 import pytest
+from ray.core.generated.gcs_pb2 import ActorTableData
 
 from schedulemesh.core.backend import ray_internals
 from schedulemesh.core.backend.ray_errors import translated
@@ -59,6 +62,47 @@ def test_an_actor_on_a_node_that_has_just_died_is_not_said_to_wait_for_room(
     for node in nodes:
         node["NodeID"], node["NodeManagerAddress"] = "00", "dead"
     assert ray_internals.waits_for_room(object()) is False
+
+
+class OneActor:
+    """The access to a table with one actor. ``states``: its states while one question after the other is
+    answered; it keeps the last one.
+    """
+
+    def __init__(self, states):
+        self._states, self._turn = list(states), threading.Lock()
+
+    def get_actor_table(self, _job_id, asked):
+        with self._turn:
+            state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        entry = ActorTableData(
+            state=ActorTableData.ActorState.Value(state), placement_group_id=b"group", actor_id=b"a"
+        )
+        return [entry.SerializeToString()] if state == asked else []
+
+
+def lives(*states):
+    """All ways in which an actor passes through these states during up to six questions, as a text each."""
+    for passed_at in itertools.combinations_with_replacement(range(7), len(states) - 1):
+        counts = [end - begin for begin, end in itertools.pairwise((0, *passed_at))]
+        earlier = itertools.chain.from_iterable(map(itertools.repeat, states, counts))
+        yield " ".join((*earlier, states[-1]))
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        *lives("DEPENDENCIES_UNREADY", "PENDING_CREATION", "ALIVE"),
+        *lives("ALIVE", "RESTARTING"),
+        *lives("RESTARTING", "ALIVE"),
+    ],
+)
+def test_a_member_is_not_missed_that_passes_to_its_next_state_between_two_questions(
+    monkeypatch, life
+):
+    actor = OneActor(life.split())
+    monkeypatch.setattr(ray_internals, "_accessor", lambda: actor)
+    assert len(ray_internals.group_members(b"group".hex())) == 1
 
 
 def test_an_error_of_grpc_is_one_of_the_backend():
