@@ -166,7 +166,9 @@ class Executor:
                 continue
             if not self.leases.has_started(order):
                 self._forget_looks()
-                look = asyncio.ensure_future(self._is_its_own(order.group_id))
+                ours = self.warm_pool.names_in(order.group_id)
+                look = asyncio.ensure_future(self.groups.has_only(order.group_id, ours))
+                look.add_done_callback(_retrieve)
                 self._looks[order.agent.name, order.incarnation] = look
 
     def _forget_looks(self) -> None:
@@ -174,13 +176,6 @@ class Executor:
         for name, incarnation in tuple(self._looks):
             if current(self.reactor.state, name, incarnation) is None:
                 del self._looks[name, incarnation]
-
-    async def _is_its_own(self, group_id: str) -> bool:
-        """Whether nobody but its warm hosts is in a group; False also where that is not known."""
-        try:
-            return await self.groups.has_only(group_id, self.warm_pool.names_in(group_id))
-        except BackendError:
-            return False
 
     def _execute(self, instruction: AnyInstruction, decided_at: float) -> None:
         match instruction:
@@ -363,7 +358,7 @@ class Executor:
         return current(self.reactor.state, order.agent.name, order.incarnation) is not None
 
     async def _foreign_members(self, order: StartAgent) -> list[GroupMember]:
-        """The foreign actors in the agent's placement group that have not ended."""
+        """The foreign actors in the agent's placement group that have not ended. Raises BackendError."""
         if order.group_id is None or order.adopt:
             return []
         look = self._looks.pop((order.agent.name, order.incarnation), None)
@@ -690,3 +685,9 @@ class Executor:
     def eviction(self, task_id: str) -> Eviction:
         """The steps by which a task is saved and cancelled."""
         return Eviction(self._backend, self._agents, self.reactor, task_id)
+
+
+def _retrieve(look: asyncio.Future[bool]) -> None:
+    """Take the error of a question whose answer nobody may wait for, or asyncio reports it as lost."""
+    if not look.cancelled():
+        look.exception()

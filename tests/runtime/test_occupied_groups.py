@@ -103,10 +103,8 @@ def held_journal(may_write):
     return HeldJournal
 
 
-@pytest.mark.parametrize("first_answer", [Verdict.DONE, Verdict.REFUSED])
-def test_who_is_in_the_group_of_an_agent_is_asked_while_its_start_is_written(
-    tmp_path, first_answer
-):
+@pytest.mark.parametrize("answer", [Verdict.DONE, Verdict.REFUSED])
+def test_who_is_in_the_group_of_an_agent_is_asked_while_its_start_is_written(tmp_path, answer):
     may_write = threading.Event()
     may_write.set()
 
@@ -119,11 +117,10 @@ def test_who_is_in_the_group_of_an_agent_is_asked_while_its_start_is_written(
         starting = asyncio.ensure_future(submit_agent(scene, "second"))
         look = await looks.next("members")
         assert not scene.backend.actors
-        look.let(first_answer)
+        look.let(answer)
         may_write.set()
-        if first_answer is Verdict.REFUSED:
-            (await looks.next("members")).let()
-        assert isinstance(await starting, Accepted)
+        outcome = await starting
+        assert isinstance(outcome, Accepted if answer is Verdict.DONE else Refused), outcome
         assert looks.pending == []
         await scene.die()
 
