@@ -215,8 +215,28 @@ def connect(
         "start the supervisor", lambda: _registered_or_new(new.settings, job_id, node_id)
     )
     credential = credential_of(new.secret)
+    hello = _first_greeting(handle, settings, credential, new)
+    if not hello.detached and hello.job_id != job_id:
+        raise SchedulerExistsError(
+            f"scheduler {settings.name!r} in namespace {settings.namespace!r} is alive and tied to job "
+            f"{hello.job_id}; choose another name, or make it detached to share it"
+        )
+    refuse_contradictions(settings, hello.settings)
+    connection = Connection(
+        handle, settings, hello, credential=credential, owned=not hello.detached
+    )
+    _warn_of_others(connection, settings, living)
+    return connection
+
+
+def _first_greeting(
+    handle: ActorHandle, settings: SchedulerSettings, credential: bytes, new: FirstToken
+) -> Hello:
+    """What the supervisor says of itself when it is first called. One that was made now and cannot be used is
+    ended again, and its token is forgotten that it does not accept.
+    """
     try:
-        hello = _greet(handle, settings, credential)
+        return _greet(handle, settings, credential)
     except NotAllowedError:
         new.forget()
         raise
@@ -226,12 +246,12 @@ def connect(
     except SchedulerUnavailableError:
         _withdraw(handle, settings)
         raise
-    if not hello.detached and hello.job_id != job_id:
-        raise SchedulerExistsError(
-            f"scheduler {settings.name!r} in namespace {settings.namespace!r} is alive and tied to job "
-            f"{hello.job_id}; choose another name, or make it detached to share it"
-        )
-    refuse_contradictions(settings, hello.settings)
+
+
+def _warn_of_others(
+    connection: Connection, settings: SchedulerSettings, living: Sequence[tuple[str, str]]
+) -> None:
+    """Log that a scheduler is one of several on the same nodes, or was there before and stays."""
     if living and (settings.namespace, settings.name) not in living:
         logger.warning(
             "scheduler %r is a second one on the same nodes, beside %s: neither knows what the other has "
@@ -239,16 +259,12 @@ def connect(
             settings.name,
             shown_schedulers(living),
         )
-    connection = Connection(
-        handle, settings, hello, credential=credential, owned=not hello.detached
-    )
     if connection.standing:
         logger.warning(
             "scheduler %r is a standing one, made with detached=True: this object is attached to it, and it "
             "outlives this job; detach() leaves it, shutdown(force=True) ends it for everybody",
             settings.name,
         )
-    return connection
 
 
 def _registered_or_new(

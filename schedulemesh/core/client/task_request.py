@@ -7,6 +7,7 @@ import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import ray
@@ -39,7 +40,7 @@ from schedulemesh.domain.agent import (
     parse_start_limits,
     with_alternatives,
 )
-from schedulemesh.domain.labels import parse_labels
+from schedulemesh.domain.labels import Selector, parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.numbers import parse_flag
@@ -153,24 +154,66 @@ def submission(
     Raises InvalidRequestError.
     """
     gang = parse_gang(arguments)
-    need, parts = _need(arguments.get("resources"), arguments.get("bundles"), gang)
-    built = (
-        _members(arguments, gang)
-        if gang is not None and gang.members
-        else (_built(arguments, gang),)
+    built = _all_built(arguments, gang)
+    until_runs, wait_s = parse_wait(arguments.get("wait", False))
+    asked = _agent(caller, arguments, gang, built)
+    requested = TaskSubmitted(
+        agent=asked.spec,
+        default_resources=asked.default_resources,
+        selector=asked.selector,
+        choose_node=asked.choose_node,
+        task=task,
+        request_id=_name(arguments, "request_id") or uuid.uuid4().hex,
+        dry_run=parse_flag(arguments.get("dry_run", False), "dry_run"),
+        client=client_name(),
+        queue=parse_flag(arguments.get("queue", False), "queue") or until_runs,
+        until_runs=until_runs,
+        wait_s=wait_s,
     )
-    first = built[0]
+    stored = dict(blobs or {})
+    for one in built:
+        stored.update(one.blobs)
+    request = SubmitTask(submission=requested, blobs=stored)
+    shipped = built[0].arguments
+    return PreparedSubmission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
+
+
+def _all_built(arguments: Mapping[str, object], gang: Gang | None) -> tuple[_Built, ...]:
+    """How each process of a call is built: one for all, or each member of a gang whose members differ. Raises
+    InvalidRequestError.
+    """
+    if gang is not None and gang.members:
+        return _members(arguments, gang)
+    return (_built(arguments, gang),)
+
+
+class _Agent(NamedTuple):
+    """The agent that a call asks for, and what is left to the scheduler of it."""
+
+    spec: AgentSpec
+    #: Whether it gets the default resources of its pool.
+    default_resources: bool
+    #: What chooses its pool, where none is named; and whether the scheduler chooses its node.
+    selector: Selector
+    choose_node: bool
+
+
+def _agent(
+    caller: Caller,
+    arguments: Mapping[str, object],
+    gang: Gang | None,
+    built: Sequence[_Built],
+) -> _Agent:
+    """The agent that a call asks for. Raises InvalidRequestError."""
+    need, parts = _need(arguments.get("resources"), arguments.get("bundles"), gang)
     driver_bundle = _takes_first(arguments.get("driver_bundle", True), parts, gang)
     # The actor itself runs in the first bundle.
     own_need = (parts[0] if driver_bundle else NOTHING) if parts else need
-    options = _options(caller, arguments, first, own_need)
-    for rank in range(1, len(built)):
-        if built[rank] is not built[rank - 1]:
-            of_member = _options(caller, arguments, built[rank], parts[rank])
-            _check_alike(options, of_member, rank)
-    shipped = first.arguments
+    options = _options_of_all(caller, arguments, built, own_need, parts)
     pool_name, selector = parse_pool(arguments.get("pool_name"), arguments.get("pool_selector"))
     node_labels, others = _placement(arguments, options, gang)
+    first = built[0]
+    shipped = first.arguments
     agent = AgentSpec(
         name=_name(arguments, "agent_name") or "",
         pool_name=pool_name,
@@ -189,25 +232,27 @@ def submission(
         node_labels=node_labels,
         start_limits=parse_start_limits(arguments.get("start_limits")),
     )
-    until_runs, wait_s = parse_wait(arguments.get("wait", False))
-    requested = TaskSubmitted(
-        agent=with_alternatives(agent, others),
+    return _Agent(
+        spec=with_alternatives(agent, others),
         default_resources=need is None,
-        task=task,
         selector=selector,
-        request_id=_name(arguments, "request_id") or uuid.uuid4().hex,
         choose_node=options.choose_node or bool(node_labels or others),
-        dry_run=parse_flag(arguments.get("dry_run", False), "dry_run"),
-        client=client_name(),
-        queue=parse_flag(arguments.get("queue", False), "queue") or until_runs,
-        until_runs=until_runs,
-        wait_s=wait_s,
     )
-    stored = dict(blobs or {})
-    for one in built:
-        stored.update(one.blobs)
-    request = SubmitTask(submission=requested, blobs=stored)
-    return PreparedSubmission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
+
+
+def _options_of_all(
+    caller: Caller,
+    arguments: Mapping[str, object],
+    built: Sequence[_Built],
+    own_need: Resources | None,
+    parts: Sequence[Resources],
+) -> RayOptions:
+    """The Ray options of the first process, which all others have, too. Raises InvalidRequestError."""
+    options = _options(caller, arguments, built[0], own_need)
+    for rank in range(1, len(built)):
+        if built[rank] is not built[rank - 1]:
+            _check_alike(options, _options(caller, arguments, built[rank], parts[rank]), rank)
+    return options
 
 
 def _placement(

@@ -109,48 +109,73 @@ def arranged(
     With ``share_memory`` there are none between ranks of one node, whose sources write to the destinations.
     """
     structures = tuple(_structures(tensors))
-    bundles: dict[tuple[int, tuple[int, ...]], SourceObject] = {}
-    local: dict[int, list[OwnCopy]] = defaultdict(list)
-    direct_copies: list[DirectCopy] = []
+    arrangement = _Arrangement(source_nodes, destination_nodes, share_memory=share_memory)
     for number, structure in enumerate(structures):
+        for source, exchanges in arrangement.sent(structure, number).items():
+            arrangement.bundle(structure, source, exchanges)
+    return Round(
+        objects=tuple(arrangement.bundles.values()),
+        direct_copies=tuple(arrangement.direct_copies),
+        local=arrangement.local,
+        structures=structures,
+    )
+
+
+class _Arrangement:
+    """What becomes of the exchanges of a round, which are added one structure after the other."""
+
+    def __init__(
+        self, source_nodes: Sequence[str], destination_nodes: Sequence[str], *, share_memory: bool
+    ) -> None:
+        self._source_nodes, self._destination_nodes = source_nodes, destination_nodes
+        self._share_memory = share_memory
+        self.bundles: dict[tuple[int, tuple[int, ...]], SourceObject] = {}
+        self.local: dict[int, list[OwnCopy]] = defaultdict(list)
+        self.direct_copies: list[DirectCopy] = []
+
+    def sent(self, structure: Structure, number: int) -> dict[int, list[Exchange]]:
+        """The exchanges of a structure, by their sources, that go through the object store; notes the others:
+        those within a rank, and those within a node where its ranks share memory.
+        """
         sent: dict[int, list[Exchange]] = defaultdict(list)
         for exchange in structure.plan.exchanges():
             if exchange.local:
-                local[exchange.destinations[0]].append(
+                self.local[exchange.destinations[0]].append(
                     OwnCopy(paths=structure.paths, give=exchange.give, take=exchange.take)
                 )
                 continue
-            node = source_nodes[exchange.source] if share_memory else None
+            node = self._source_nodes[exchange.source] if self._share_memory else None
             beside = tuple(
-                rank for rank in exchange.destinations if destination_nodes[rank] == node
+                rank for rank in exchange.destinations if self._destination_nodes[rank] == node
             )
-            direct_copies += (_direct_copy(exchange, rank, number) for rank in beside)
+            self.direct_copies += (_direct_copy(exchange, rank, number) for rank in beside)
             if far := tuple(rank for rank in exchange.destinations if rank not in beside):
                 rest = msgspec.structs.replace(exchange, destinations=far) if beside else exchange
                 sent[exchange.source].append(rest)
-        for source, exchanges in sent.items():
-            near = _served_whole(
-                structure.plan, source, exchanges, source_nodes[source], destination_nodes
+        return sent
+
+    def bundle(self, structure: Structure, source: int, exchanges: Sequence[Exchange]) -> None:
+        """Add what a source sends of a structure to its objects, one for each set of receivers."""
+        near = _served_whole(
+            structure.plan,
+            source,
+            exchanges,
+            self._source_nodes[source],
+            self._destination_nodes,
+        )
+        for ranks, slices, copies in _objects(structure, source, exchanges, near):
+            bundle = self.bundles.setdefault(
+                (source, ranks),
+                SourceObject(
+                    source=source,
+                    destinations=ranks,
+                    slices=[],
+                    copies={rank: [] for rank in ranks},
+                ),
             )
-            for ranks, slices, copies in _objects(structure, source, exchanges, near):
-                bundle = bundles.setdefault(
-                    (source, ranks),
-                    SourceObject(
-                        source=source,
-                        destinations=ranks,
-                        slices=[],
-                        copies={rank: [] for rank in ranks},
-                    ),
-                )
-                bundle.slices.append(slices)
-                for rank in ranks:
-                    bundle.copies[rank].append(copies[rank])
-    return Round(
-        objects=tuple(bundles.values()),
-        direct_copies=tuple(direct_copies),
-        local=local,
-        structures=structures,
-    )
+            bundle.slices.append(slices)
+            for rank in ranks:
+                bundle.copies[rank].append(copies[rank])
 
 
 def _direct_copy(exchange: Exchange, rank: int, structure_number: int) -> DirectCopy:

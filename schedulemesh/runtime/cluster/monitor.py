@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -443,12 +443,7 @@ class ClusterMonitor:
             for name, agent in state.agents.items()
             for process in processes_of(state, agent)
         }
-        rolled_back = self._reactor.rolled_back
-        unclaimed = self._agents.unclaimed_actors(living, set(addresses))
-        orphans = await self._orphans.take(unclaimed, rolled_back=rolled_back)
-        for _, name in orphans:
-            logger.warning("actor %s is ours, but nobody claims it; ending it", name)
-        await self._start_endings(self._agents.end_unclaimed(*address) for address in orphans)
+        await self._end_orphans(living, set(addresses))
         # A gang of which a member is dead is dead: the others are ended with it.
         dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
         # Those of whom the first look has made an end meanwhile are gone.
@@ -459,22 +454,14 @@ class ClusterMonitor:
         deaths = await self._deaths_of(ran)
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(
-            state.groups, living_groups, self._executor.endings, keep_all=rolled_back
+            state.groups, living_groups, self._executor.endings, keep_all=self._reactor.rolled_back
         )
         await self._executor.rooms.recover(state, self._agents, living_groups)
         await self._orphans.note()
         await self._witness.note(self._reactor.height())
         self._recovered = True
         alive = frozenset(addresses.values()) - (frozenset(dead) - ending) | _leases(state)
-        surviving = alive - ending
-        await asyncio.gather(
-            *(
-                self._agents.adopt(process)
-                for name, agent in state.agents.items()
-                if (name, agent.incarnation) in surviving and not _is_starting(agent)
-                for process in processes_of(state, agent)
-            )
-        )
+        await self._adopt(alive - ending)
         if state.agents or len(state.running) or state.groups.by_id:
             await self._reactor.step(
                 RecoveryObserved(
@@ -487,6 +474,28 @@ class ClusterMonitor:
             # A member may have ended before the others could be told, by this process or the former one.
             self._spawn(tell_members(self._agents, state, gang_name))
         self._warm_pool.reconcile(self._reactor.state)
+
+    async def _end_orphans(
+        self, living: set[tuple[str, str]], addresses: set[tuple[str, str]]
+    ) -> None:
+        """End the living actors that are ours and that nobody claims; those of after a roll-back are kept."""
+        unclaimed = self._agents.unclaimed_actors(living, addresses)
+        orphans = await self._orphans.take(unclaimed, rolled_back=self._reactor.rolled_back)
+        for _, name in orphans:
+            logger.warning("actor %s is ours, but nobody claims it; ending it", name)
+        await self._start_endings(self._agents.end_unclaimed(*address) for address in orphans)
+
+    async def _adopt(self, surviving: Collection[tuple[str, int]]) -> None:
+        """Go on with the agents that survived the former process, but for those that were starting."""
+        state = self._reactor.state
+        await asyncio.gather(
+            *(
+                self._agents.adopt(process)
+                for name, agent in state.agents.items()
+                if (name, agent.incarnation) in surviving and not _is_starting(agent)
+                for process in processes_of(state, agent)
+            )
+        )
 
 
 def _has_ended(ending: asyncio.Task[None]) -> bool:

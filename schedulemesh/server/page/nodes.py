@@ -121,23 +121,12 @@ async def _holdings(
     reader: ScreenReads, page: Sequence[Row], colors: Mapping[str, int]
 ) -> dict[str, list[GpuHolding]]:
     """Who holds GPUs of these nodes, by node: in placement groups, bundle by bundle, and outside of them."""
-    stats = await reader.facts(GetGroupStats())
-    node_ids = {node["node_id"] for node in page}
-    groups = [
-        {**group, "pool_name": pool_name}
-        for pool_name, of_pool in stats["pools"].items()
-        for group in of_pool["groups"]
-        if not node_ids.isdisjoint(group["node_ids"])
-    ]
+    groups = await _groups_on(reader, {node["node_id"] for node in page})
     # What a node lists of groups is no name of an agent, and is not found.
     names = dict.fromkeys(name for node in page for name in node["agents"])
     names.update((group["agent"], None) for group in groups if group["agent"])
     agents = {str(row["name"]): row for row in await agents_named(reader, names)}
-    devices: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for node in page:
-        for holder in node["gpu_holders"]:
-            key = (str(node["node_id"]), str(holder["agent_name"]))
-            devices.setdefault(key, []).append((holder["index"], holder["amount"]))
+    devices = _devices_held(page)
     holdings: dict[str, list[GpuHolding]] = {}
 
     def add(node_id: str, amounts: Mapping[str, float], name: str, pool_name: str) -> None:
@@ -161,6 +150,27 @@ async def _holdings(
         if name not in in_groups and agent["node_id"] is not None:
             add(agent["node_id"], agent["resources"], name, agent["pool"])
     return {node_id: _told_apart(of_node) for node_id, of_node in holdings.items()}
+
+
+async def _groups_on(reader: ScreenReads, node_ids: set[str]) -> list[Row]:
+    """The placement groups with a bundle on one of these nodes, each with its pool."""
+    stats = await reader.facts(GetGroupStats())
+    return [
+        {**group, "pool_name": pool_name}
+        for pool_name, of_pool in stats["pools"].items()
+        for group in of_pool["groups"]
+        if not node_ids.isdisjoint(group["node_ids"])
+    ]
+
+
+def _devices_held(page: Sequence[Row]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """The numbers of the GPUs that agents hold, and how much of each, by node and agent."""
+    devices: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for node in page:
+        for holder in node["gpu_holders"]:
+            key = (str(node["node_id"]), str(holder["agent_name"]))
+            devices.setdefault(key, []).append((holder["index"], holder["amount"]))
+    return devices
 
 
 async def agents_named(reader: ScreenReads, names: Iterable[str]) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from starlette.datastructures import QueryParams
@@ -93,19 +93,13 @@ async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]
     ran = [row for row in facts["attempts"] if _begin(row) is not None]
     pool_names = {str(pool["name"]) for pool in pools} | {str(row["pool_name"]) for row in ran}
     grouped = _grouped(ran, str(grouping), names)
-    every = sorted(grouped)
-    page = every[(number - 1) * _BANDS : number * _BANDS]
-    cursors = {row["cursor"] for name in page for row in grouped[name]}
-    drawn = [row for row in ran if row["cursor"] in cursors]
-    colors = colors_of(pool_names)
+    page = sorted(grouped)[(number - 1) * _BANDS : number * _BANDS]
     filters = [(name, value) for name, value in (*chosen.items(), ("by", query.get("by", "")))]
     here = [*filters, ("span", shown.span)]
     return {
         "period": shown,
         "spans": tuple(SPANS),
-        "picture": timeline_picture({name: grouped[name] for name in page}, shown, colors),
-        "ran": drawn,
-        "colors": {name: colors[name] for name in sorted({str(row["pool_name"]) for row in drawn})},
+        **_drawn(ran, {name: grouped[name] for name in page}, shown, colors_of(pool_names)),
         "more": facts["more"],
         "limit": _ATTEMPTS,
         "chosen": chosen,
@@ -117,12 +111,28 @@ async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]
         "later": ""
         if shown.is_current
         else link("/timeline", *here, ("until", int(shown.until + shown.length_s))),
-        "total": len(every),
+        "total": len(grouped),
         "shown": len(page),
         "following": link("/timeline", *here, ("page", number + 1))
-        if len(every) > number * _BANDS
+        if len(grouped) > number * _BANDS
         else "",
         "begun": link("/timeline", *here) if number > 1 else "",
+    }
+
+
+def _drawn(
+    ran: Iterable[Row],
+    bands: Mapping[str, Sequence[Row]],
+    shown: Period,
+    colors: Mapping[str, int],
+) -> Mapping[str, Any]:
+    """The picture of these bands, the attempts in it, and the colours of their pools."""
+    cursors = {row["cursor"] for rows in bands.values() for row in rows}
+    drawn = [row for row in ran if row["cursor"] in cursors]
+    return {
+        "picture": timeline_picture(bands, shown, colors),
+        "ran": drawn,
+        "colors": {name: colors[name] for name in sorted({str(row["pool_name"]) for row in drawn})},
     }
 
 
