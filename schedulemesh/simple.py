@@ -44,30 +44,46 @@ class SimpleTaskSpec:
     actor_args: Sequence[UserValue] | None = None
     actor_kwargs: Mapping[str, UserValue] | None = None
     agent_name: str | None = None
+    # begin written spec all ended queued runs agents
+    #: Seconds from its start to its end.
     estimated_duration: float | None = None
-    #: None: the user that this process runs as.
+    #: The user that it belongs to; None: the one that this process runs as.
     owner: str | None = None
-    #: "requeue" or "drop" when it is evicted; None: what its pool says.
-    on_preempted: str | None = None
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None = None
-    #: Seconds that each of its attempts may run, from its start; None: what its pool says. ``on_time_limit``:
-    #: "end" or "requeue" when that is over; None: "end".
+    #: How often it is started again after its run failed, it could not be started, or it was lost.
+    max_retries: int = 0
+    #: "requeue" or "drop" when it is evicted; None: what its pool says, of a job "requeue".
+    on_preempted: str | None = None
+    #: What becomes of it, after its retries, when its saved state cannot be restored: "fail", "previous" (it
+    #: is started from the state before) or "restart" (it is started anew); None: "fail".
+    on_restore_failure: str | None = None
+    #: What becomes of it when its process is killed because its node is short of memory: "retry" (as
+    #: ``max_retries`` says), "grow" (the same with twice the memory, each time) or "fail"; None: "retry".
+    on_oom: str | None = None
+    #: The most memory that "grow" gives it, in MB; None: the quota of its pool.
+    oom_max_memory: float | None = None
+    #: Seconds that each of its attempts may run, from its start; then it is saved and ended. None: what its
+    #: pool says.
     max_run_s: float | None = None
+    #: "end" or "requeue" when it has run for as long as it may; None: "end".
     on_time_limit: str | None = None
     #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; None:
     #: what its pool says.
     idle_s: float | None = None
-    #: Ids of tasks that it starts after: when they have completed, "any:ID" however it ends, "fail:ID" when
-    #: it does not complete.
+    #: The tasks that it starts after, in the queue: an id alone or ``ok:ID`` when that one has completed,
+    #: ``any:ID`` however it ends, ``fail:ID`` when it does not complete.
     after: str | Sequence[str] | None = None
+    #: Of an array: its indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at most
+    #: ten run at once; or the number of its members. None: it is none.
+    array: str | int | None = None
+    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
+    #: between them, or as a dict such as {"required": "rack"}; None: anywhere.
+    topology: str | Mapping[str, object] | None = None
+    # end written
     #: Conditions on the labels of its nodes, and what will do instead, the first ones before the others.
     label_selector: Mapping[str, str] | None = None
     fallback_strategy: Sequence[Mapping[str, object]] | None = None
-    #: How close together the members of a gang are placed, such as "rack" or "preferred:rack".
-    topology: str | Mapping[str, object] | None = None
-    #: Indices of an array, such as "0-99%10", or the number of its members.
-    array: str | int | None = None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool = False
     payload: UserValue = None
@@ -75,14 +91,6 @@ class SimpleTaskSpec:
     run: str | None = None
     run_args: Sequence[UserValue] | None = None
     run_kwargs: Mapping[str, UserValue] | None = None
-    #: How often it is started again after its run raised, it could not be started, or its agent was lost.
-    max_retries: int = 0
-    #: "fail", "previous" or "restart" when its saved state cannot be restored after that; None: "fail".
-    on_restore_failure: str | None = None
-    #: "retry", "grow" (with twice the memory) or "fail" when its process is killed because its node is short
-    #: of memory; None: "retry". ``oom_max_memory``: the most that "grow" gives it, in MB; None: the pool's.
-    on_oom: str | None = None
-    oom_max_memory: float | None = None
     ray_options: Mapping[str, object] | None = None
     pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.

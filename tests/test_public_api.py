@@ -182,16 +182,8 @@ OF_AGENTS = {"payload_key", "run", "run_key", "on_restore_failure"}
 OF_RETRIES = {"max_retries", "on_oom", "oom_max_memory", "on_preempted", "on_time_limit"}
 #: Fields of what runs by itself, which the holder of a lease does.
 OF_RUNS = {"array"}
-#: The options of commands that are called otherwise.
-OPTIONS = {
-    "pool_name": {"pool"},
-    "labels": {"label"},
-    "estimated_duration": {"time"},
-    "max_run_s": {"max_run"},
-    "idle_s": {"idle"},
-    "max_retries": {"retries"},
-    "parent": {"detached"},
-}
+#: The options of commands that are called otherwise than the argument, beside those that fields declare.
+OPTIONS = {"pool_name": {"pool"}, "labels": {"label"}, "parent": {"detached"}}
 
 
 def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
@@ -200,7 +192,7 @@ def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
 
     from schedulemesh.cli.app import app
     from schedulemesh.core import RayScheduler
-    from schedulemesh.domain.task import PARSERS
+    from schedulemesh.domain.task import FIELDS, PARSERS
     from schedulemesh.server.bodies import NewJob, NewLease
 
     def of_call(name):
@@ -209,22 +201,22 @@ def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
     def of_command(name):
         return {option.name for option in get_command(app).commands[name].params}
 
-    #: A session of a person, who does not say how long it takes.
-    of_sessions = {"estimated_duration", "max_preemptions", "parent"}
+    declared = {name: field.option.name for name, field in FIELDS.items() if field.option}
+    options = OPTIONS | {name: {option} for name, option in declared.items() if option}
     surfaces = {
         "submit_job": (of_call("submit_job"), ARGUMENTS, set()),
         "POST /jobs": (set(NewJob.__struct_fields__), {}, set()),
-        "schedulemesh submit": (of_command("submit"), OPTIONS, set()),
+        "schedulemesh submit": (of_command("submit"), options, set()),
         # It has one bundle, on its own node.
         "schedulemesh lease": (
             of_command("lease"),
-            OPTIONS,
-            OF_RETRIES | OF_RUNS | of_sessions | {"topology"},
+            options,
+            OF_RETRIES | OF_RUNS | {"topology", "parent"},
         ),
         "schedulemesh adopt": (
             of_command("adopt"),
-            OPTIONS,
-            OF_RETRIES | OF_RUNS | of_sessions | {"after", "idle_s", "labels", "topology"},
+            options,
+            OF_RETRIES | OF_RUNS | {"after", "topology", "parent"},
         ),
         "lease": (of_call("lease"), ARGUMENTS, OF_RETRIES | OF_RUNS),
         "POST /leases": (

@@ -50,6 +50,11 @@ class Call(
         """Whether tokens of this role may make it."""
         return role.rank >= cls.least_role.rank
 
+    @classmethod
+    def first_sentence(cls) -> str:
+        """What it does, as its docstring begins."""
+        return " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
+
     @property
     def waits(self) -> bool:
         """Whether its answer may come long after it was asked for."""

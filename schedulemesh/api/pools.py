@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import ListRoute, delete, get, post
 from schedulemesh.api.rows import NameOf, OneOf
+from schedulemesh.api.tables import Shown, Table, TableColumn
 from schedulemesh.api.tasks import OnPreempted, PoolOf
 from schedulemesh.api.values import (
     Checked,
@@ -430,14 +431,34 @@ class ShareInfo(TypedDict, total=False):
 
 
 class ListShares(Call, tag="list_shares", frozen=True, kw_only=True):
-    """List what pools and their owners use, and by which shares they are compared."""
+    """List what pools and their owners use, and by which shares they are compared.
+
+    Of two owners in a pool whose owner_order is fair the one with the smaller share comes first.
+    """
 
     listings: ClassVar = (
         ListRoute(
             path="/shares",
-            summary="List what pools and their owners use, and by which shares they are compared",
             row=ShareInfo,
             key=("pool_name", "owner"),
+            table=Table(
+                command="shares",
+                group="Understand",
+                chinese="列出资源池和负责人的用量，以及用于比较的占比。",
+                rows=("shares", "占比"),
+                name="pool_name",
+                columns=(
+                    TableColumn("pool_name", "pool"),
+                    TableColumn("owner", shown=Shown.OWNER),
+                    TableColumn("running", chinese="运行中"),
+                    TableColumn("queued"),
+                    TableColumn("resources", "holds"),
+                    TableColumn("usage", shown=Shown.PERCENT),
+                    TableColumn("share", chinese="占比", shown=Shown.PERCENT),
+                    TableColumn("limit", chinese="限额", shown=Shown.OWNER_LIMIT),
+                    TableColumn("weight", wide=True),
+                ),
+            ),
         ),
     )
 
@@ -468,14 +489,38 @@ class BudgetInfo(TypedDict, total=False):
 
 
 class ListBudgets(Call, tag="list_budgets", frozen=True, kw_only=True):
-    """List the budgets of pools and owners, and what was used of them."""
+    """List the budgets of pools and their owners: what was used of them, and when they will be spent.
+
+    The forecast is what is used until the period turns if use goes on as so far.
+    """
 
     listings: ClassVar = (
         ListRoute(
             path="/budgets",
-            summary="List the budgets of pools and owners, and what was used of them",
             row=BudgetInfo,
             key=("pool_name", "owner"),
+            table=Table(
+                command="budgets",
+                group="Understand",
+                chinese="列出资源池和负责人的预算：用了多少，何时用完。",
+                rows=("budgets", "预算"),
+                name="pool_name",
+                columns=(
+                    TableColumn("pool_name", "pool"),
+                    TableColumn("owner", shown=Shown.OWNER),
+                    TableColumn("gpu_hours", "gpu-hours", "GPU 小时", Shown.HOURS),
+                    TableColumn("period", "per", "周期"),
+                    TableColumn("used", shown=Shown.HOURS),
+                    TableColumn("part", chinese="已用比例", shown=Shown.PERCENT),
+                    TableColumn("forecast", chinese="预计", shown=Shown.HOURS),
+                    TableColumn("spent_at", "spent in", "距用完", Shown.UNTIL),
+                    TableColumn("until", "turns in", "距周期切换", Shown.UNTIL),
+                    TableColumn("then", chinese="用完后", wide=True),
+                    TableColumn("state"),
+                    TableColumn("since", "counted since", "起算时间", wide=True),
+                    TableColumn("utc_offset", "clock", "时钟", wide=True),
+                ),
+            ),
         ),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.api.tables import Table
 from schedulemesh.domain.reasons import Reason
 
 
@@ -27,17 +28,20 @@ class ListRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A list of rows over HTTP, filtered, sorted and in pages."""
 
     path: str
-    summary: str
     #: The type of a row.
     row: Any
     #: The fields that distinguish rows, by which they are sorted unless the caller says otherwise.
     key: tuple[str, ...]
+    #: Empty: the first sentence of what the call says of itself.
+    summary: str = ""
     #: The code of the error where a row is asked for that does not exist; None: single rows are not offered.
     missing: Reason | None = None
     #: The name under which the supervisor makes the rows of one page only; empty: it makes all rows.
     paged: str = ""
     #: Fields that the path stands for, with their values.
     fixed: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    #: The command that prints it; None: there is none, or it has a function of its own in ``cli``.
+    table: Table | None = None
 
 
 def get(path: str, summary: str) -> Route:

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import ListRoute, post
 from schedulemesh.api.rows import OneOf
+from schedulemesh.api.tables import Table, TableColumn
 from schedulemesh.api.tasks import OfTask, OwnTaskChange, TaskInfo
 from schedulemesh.api.values import ClientName, Key, Names, PoolName, RequestId
 from schedulemesh.domain.names import parse_name
@@ -55,15 +56,31 @@ class GetSavedState(OfTask, tag="get_saved_state", frozen=True, kw_only=True):
 
 
 class ListSavedStates(Call, tag="list_saved_states", frozen=True, kw_only=True):
-    """List all tasks with a stored state."""
+    """List the tasks whose state is stored, and those that were lost."""
 
     listings: ClassVar = (
         ListRoute(
             path="/saved_states",
-            summary="List the tasks whose state is stored, and those that were lost",
             row=SavedStateInfo,
             key=("task_id",),
             paged="saved_states",
+            table=Table(
+                command="states",
+                group="Look",
+                chinese="列出保存了状态的任务，以及丢失的任务。",
+                rows=("saved states", "保存的状态"),
+                name="task_id",
+                columns=(
+                    TableColumn("task_id", "task"),
+                    TableColumn("owner"),
+                    TableColumn("pool_name", "pool"),
+                    TableColumn("priority", "prio"),
+                    TableColumn("status"),
+                    TableColumn("state_saved", chinese="状态已保存"),
+                    TableColumn("on_preempted", "on_preempted", wide=True),
+                    TableColumn("labels", wide=True),
+                ),
+            ),
         ),
     )
 

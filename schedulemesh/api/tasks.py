@@ -68,29 +68,38 @@ class TaskInfo(TypedDict, total=False):
     #: The class that has exactly this priority, one of the policy before others; None: no class has.
     priority_class: str | None
     labels: dict[str, str]
+    # begin written rows
     #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None
     #: The user that it belongs to; empty: unknown.
     owner: Owner
-    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
-    on_preempted: OnPreempted
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
-    #: Seconds that each of its attempts may run; None: what its pool says.
-    max_run_s: float | None
-    #: Seconds for which its GPUs may be idle; None: what its pool says.
-    idle_s: float | None
-    #: The task from inside which it was started, and with which it ends; empty: none.
+    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
+    on_preempted: OnPreempted
+    #: The task from inside which it was started, and with which it ends; empty: none, or that one was
+    #: completed.
     parent: TaskName
-    #: The tasks that it starts after, each as "ok:ID", "any:ID" or "fail:ID".
+    #: Seconds that each of its attempts may run, from its start; then it is saved and ended. None: what its
+    #: pool says.
+    max_run_s: float | None
+    #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; None:
+    #: what its pool says.
+    idle_s: float | None
+    #: The tasks that it starts after, in the queue: an id alone or ``ok:ID`` when that one has completed,
+    #: ``any:ID`` however it ends, ``fail:ID`` when it does not complete.
     after: list[str]
-    #: Of an array: its indices, of one that waits those that are no tasks yet; empty: it is none.
+    #: Of an array: its indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at most
+    #: ten run at once; or the number of its members. empty: it is none.
     array: str
-    #: Of a member of an array: the array's id, and its index; empty, None: it is none.
+    #: Of a member of an array: the array's id; empty: it is none.
     array_id: str
+    #: Of a member of an array: its index; None: it is none.
     array_index: int | None
-    #: How close together its members are placed, such as "rack" or "block,slice:8:rack"; empty: anywhere.
+    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
+    #: between them, or as a dict such as {"required": "rack"}; empty: anywhere.
     topology: str
+    # end written
 
 
 TaskRow = TypeVar("TaskRow", bound=TaskInfo)

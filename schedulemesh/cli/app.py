@@ -34,6 +34,7 @@ from schedulemesh.cli import (
     windows,
 )
 from schedulemesh.cli.root import new_app
+from schedulemesh.cli.tables import table_app
 
 app = new_app()
 
@@ -70,3 +71,4 @@ _SUBJECTS = (
 )
 for _subject in _SUBJECTS:
     app.add_typer(_subject.app)
+app.add_typer(table_app())

@@ -14,7 +14,6 @@ from schedulemesh.cli.texts import (
     local_time,
     names,
     number,
-    owner_limit,
     remaining,
     text,
     time_until,
@@ -43,19 +42,19 @@ def priority(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _owner(owner: str | None) -> str:
+def owner_of_row(owner: str | None) -> str:
     """The owner of a row; none of the row of a pool."""
     return "" if owner is None else owner or phrase("cell_no_owner")
 
 
-def _percent(part: float) -> str:
+def percent(part: float) -> str:
     """A part of a quota."""
     return f"{part:.1%}"
 
 
-def _hours(hours: float) -> str:
+def hours(value: float) -> str:
     """GPU-hours in few digits."""
-    return f"{hours:,.1f}" if hours < 1000 else f"{hours:,.0f}"
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def _count(value: Sequence[object] | None) -> str:
@@ -173,7 +172,9 @@ TASKS = (
     wide("remaining", "remaining_time", remaining),
     wide("limit in", "limit_at", time_until),
     wide("flavor", "flavor"),
+    # begin written columns
     wide("topology", "topology"),
+    # end written
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
@@ -199,7 +200,9 @@ JOBS = (
     wide("ended", "ended_at", local_time),
     wide("error", "error", sentence),
     wide("flavor", "flavor"),
+    # begin written columns
     wide("topology", "topology"),
+    # end written
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
     wide("links", "links", labels),
@@ -232,6 +235,9 @@ QUEUE = (
     wide("not before", "not_before", local_time),
     wide("agent", "agent_name"),
     wide("kind", "kind"),
+    # begin written columns
+    wide("topology", "topology"),
+    # end written
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
@@ -380,39 +386,6 @@ COHORTS = (
     amounts_column("idle", "idle"),
     wide("cohorts", "cohorts", names),
     wide("weight", "weight", number),
-)
-
-SHARES = (
-    Column(heading="pool", key="pool_name"),
-    Column(heading="owner", key="owner", show=_owner),
-    Column(heading="running", key="running", right=True),
-    Column(heading="queued", key="queued", right=True),
-    amounts_column("holds", "resources"),
-    Column(heading="usage", key="usage", show=_percent, right=True),
-    Column(heading="share", key="share", show=_percent, right=True),
-    Column(
-        heading="limit",
-        key="limit",
-        show=lambda limit: owner_limit(limit) if limit else "-",
-        chinese="限额",
-    ),
-    wide("weight", "weight", number),
-)
-
-BUDGETS = (
-    Column(heading="pool", key="pool_name"),
-    Column(heading="owner", key="owner", show=_owner),
-    Column(heading="gpu-hours", key="gpu_hours", show=_hours, right=True),
-    Column(heading="per", key="period"),
-    Column(heading="used", key="used", show=_hours, right=True),
-    Column(heading="part", key="part", show=_percent, right=True),
-    Column(heading="forecast", key="forecast", show=_hours, right=True),
-    Column(heading="spent in", key="spent_at", show=time_until),
-    Column(heading="turns in", key="until", show=time_until),
-    wide("then", "then"),
-    Column(heading="state", key="state"),
-    wide("counted since", "since", local_time),
-    wide("clock", "utc_offset"),
 )
 
 ORPHANS = (

@@ -17,8 +17,10 @@ import typer
 
 from schedulemesh.cli.command import note
 from schedulemesh.cli.root import new_app
+from schedulemesh.cli.table_names import DECLARED
 
-#: The module of each command, which is loaded alone; ``help``, and words that are no command, need all.
+#: The module of each command, which is loaded alone, but for those that are declared with a call; ``help``,
+#: and words that are no command, need all.
 MODULES = {
     "status": "status",
     "top": "top",
@@ -31,10 +33,7 @@ MODULES = {
     "jobs": "jobs",
     "leases": "leases",
     "groups": "leases",
-    "states": "states",
     "explain": "explain",
-    "shares": "pools",
-    "budgets": "pools",
     "events": "history",
     "history": "history",
     "usage": "history",
@@ -140,7 +139,15 @@ def app_for(words: list[str]) -> typer.Typer:
     """The command with all subcommands; where these words begin with one of them, with those of its
     module.
     """
-    module = MODULES.get(words[0]) if words else None
+    first = words[0] if words else ""
+    module = MODULES.get(first)
+    if first in DECLARED:
+        from schedulemesh.cli.tables import table_app
+
+        _, module_of_call = DECLARED[first]
+        alone = new_app()
+        alone.add_typer(table_app([module_of_call]))
+        return alone
     if module is None:
         from schedulemesh.cli.app import app
 

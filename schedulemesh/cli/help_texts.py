@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from schedulemesh.cli.table_names import declared_tables
+from schedulemesh.domain.task import FIELDS
+
 #: By the heading in English.
 HEADINGS: Mapping[str, str] = {
     "Usage": "用法",
@@ -83,19 +86,10 @@ _LOOK: Mapping[str, str] = {
     "List the placement groups of the pools: which are kept, where they are, and who uses them.": (
         "列出资源池的占位组：保留了哪些，在哪里，谁在使用。"
     ),
-    "List the tasks whose state is stored, and those that were lost.": (
-        "列出保存了状态的任务，以及丢失的任务。"
-    ),
 }
 _UNDERSTAND: Mapping[str, str] = {
     "Say why a task waits, where it runs, by whom it was evicted or how it ended.": (
         "说明任务为什么在等、在哪里运行、被谁抢占、如何结束。"
-    ),
-    "List what pools and their owners use, and by which shares they are compared.": (
-        "列出资源池和负责人的用量，以及用于比较的占比。"
-    ),
-    "List the budgets of pools and their owners: what was used of them, and when they will be spent.": (
-        "列出资源池和负责人的预算：用了多少，何时用完。"
     ),
     "Print what happened, in its order.": "按顺序列出发生的事件。",
     "List past and present attempts to run tasks: who, where, how long, how they ended.": (
@@ -362,9 +356,6 @@ _OPTIONS_OF_SUBMIT: Mapping[str, str] = {
     "Only on nodes with this model of GPU, such as H100; several as H100,A100.": (
         "只在有此型号 GPU 的节点上，如 H100；多种写作 H100,A100。"
     ),
-    "How close together its parts are: rack, preferred:rack, slice:8:rack, separated by commas.": (
-        "各部分放得多近：rack、preferred:rack、slice:8:rack，用逗号分隔。"
-    ),
     "Only on nodes with this label; !VALUE, in(A, B) and !in(A, B) are allowed. Repeatable.": (
         "只在有此标签的节点上；可用 !VALUE、in(A, B) 和 !in(A, B)。可重复。"
     ),
@@ -376,27 +367,6 @@ _OPTIONS_OF_SUBMIT: Mapping[str, str] = {
         "优先级：数字，或 critical (10)、high (5)、normal (1)、low (0.5)、background (0.1)，或策略中的类别。"
     ),
     "A label, by which rules rank it. Repeatable.": "标签，供规则使用。可重复。",
-    "How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.": (
-        "预计运行多久：90s、30m、2h、1d。填写后其他任务不必白等。"
-    ),
-    "The longest that it may run: 2h, 1d. Then it is saved and ended; else as its pool says.": (
-        "最长运行时间：2h、1d。到时保存并结束；默认按资源池的设置。"
-    ),
-    "end or requeue: what becomes of it when it has run for --max-run.": (
-        "end（结束）或 requeue（重新排队）：运行满 --max-run 之后如何处理。"
-    ),
-    "How long its GPUs may be idle before a warning, and again before its end.": (
-        "GPU 空闲多久后警告，再过同样时间后结束。"
-    ),
-    "Tasks that it starts after: when they have completed, any:ID however it ends, fail:ID when it does not "
-    "complete. Repeatable.": (
-        "在哪些任务之后启动：默认在其完成后，any:ID 在其结束后，fail:ID 在其未完成时。可重复。"
-    ),
-    "Many jobs: 0-99, 0-99:5 or 1,4,7-9, and %10 behind it where at most ten run at once. Each has its index "
-    "as SCHEDULEMESH_ARRAY_INDEX.": (
-        "一批作业：0-99、0-99:5 或 1,4,7-9，后加 %10 表示最多同时运行十个。"
-        "各自的下标在 SCHEDULEMESH_ARRAY_INDEX 中。"
-    ),
     "A folder of this machine that it runs in, up to 16 MB packed.": (
         "本机的工作目录，打包后不超过 16 MB。"
     ),
@@ -417,16 +387,6 @@ _OPTIONS_OF_SUBMIT: Mapping[str, str] = {
         "warn（警告）或 end（结束）：在 Ray 中占用超过申请时；默认按策略。"
     ),
     "A detached actor that stays when it ends. Repeatable.": "结束后保留的独立 Actor。可重复。",
-    "To whom it belongs; else the user of this process.": "负责人；默认为当前用户。",
-    "How often it is started again.": "失败后重新启动几次。",
-    "retry, grow (with twice the memory) or fail: where it is killed by a shortage of memory.": (
-        "retry（重试）、grow（内存加倍）或 fail（失败）：因内存不足被杀死时。"
-    ),
-    "The most memory that grow gives it.": "grow 最多给多少内存。",
-    "requeue or drop: what becomes of it when it is evicted.": (
-        "requeue（重新排队）或 drop（放弃）：被抢占后如何处理。"
-    ),
-    "How often it can be evicted; else as the policy says.": "最多可被抢占几次；默认按策略。",
     "Not a child of the task that this process belongs to.": "不作为当前进程所属任务的子任务。",
 }
 _OPTIONS_OF_START: Mapping[str, str] = {
@@ -491,8 +451,14 @@ _OPTIONS_OF_PREEMPTION: Mapping[str, str] = {
     "Only those of this kind; repeatable.": "只看这一类的；可重复。",
 }
 
+_OPTIONS_OF_TASK_FIELDS: Mapping[str, str] = {
+    field.option.english: field.option.chinese for field in FIELDS.values() if field.option
+}
+
 #: By the text in English, in one line.
 CHINESE: Mapping[str, str] = {
+    **_OPTIONS_OF_TASK_FIELDS,
+    **{call.first_sentence(): table.chinese for call, _, table in declared_tables()},
     **_ROOT,
     **_LOOK,
     **_UNDERSTAND,

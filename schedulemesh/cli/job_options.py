@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,15 +16,67 @@ from schedulemesh.cli.command import note
 from schedulemesh.cli.language import phrase
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.root import UsageError
+from schedulemesh.cli.texts import megabytes, seconds
 from schedulemesh.errors import InvalidRequestError, shown
+
+if TYPE_CHECKING:
+    from schedulemesh.domain.task_fields import Option
 
 #: How a directive begins.
 _MARK = "#SM"
 #: What is probably meant as a line with options, and the marks of other systems.
 _NEARLY_MARKED = re.compile(r"#\s*sm\s*-", re.IGNORECASE)
 _OTHER_MARKS = ("#SBATCH", "#PBS", "#BSUB", "#$")
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        "-l",
+        metavar="LABEL=VALUE",
+        help="A label, by which rules rank it. Repeatable.",
+    ),
+]
 #: Bytes of a script that are looked at for directives, and how many words of the command may be the script.
 _HEAD, _SCRIPT_WORDS = 65_536, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescriptionOptions:
+    """What describes whatever runs as a task."""
+
+    label: LabelOption = None
+    # begin written options all
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.",
+        ),
+    ] = None
+    owner: Annotated[
+        str | None,
+        typer.Option(help="To whom it belongs; else the user of this process."),
+    ] = None
+    max_preemptions: Annotated[
+        int | None,
+        typer.Option(min=0, help="How often it can be evicted; else as the policy says."),
+    ] = None
+    max_run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="The longest that it may run: 2h, 1d. Then it is saved and ended; else as its pool "
+            "says.",
+        ),
+    ] = None
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long its GPUs may be idle before a warning, and again before its end.",
+        ),
+    ] = None
+    # end written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,23 +136,9 @@ class JobOptions:
             help="What will do instead, such as gpu-model=L40S,gpus=2. Repeatable, the first ones first.",
         ),
     ] = None
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL,…",
-            help="How close together its parts are: rack, preferred:rack, slice:8:rack, separated by commas.",
-        ),
-    ] = None
     priority: PriorityOption = 5.0
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label",
-            "-l",
-            metavar="LABEL=VALUE",
-            help="A label, by which rules rank it. Repeatable.",
-        ),
-    ] = None
+    label: LabelOption = None
+    # begin written options all ended queued runs
     time: Annotated[
         str | None,
         typer.Option(
@@ -108,11 +146,39 @@ class JobOptions:
             help="How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.",
         ),
     ] = None
+    owner: Annotated[
+        str | None,
+        typer.Option(help="To whom it belongs; else the user of this process."),
+    ] = None
+    max_preemptions: Annotated[
+        int | None,
+        typer.Option(min=0, help="How often it can be evicted; else as the policy says."),
+    ] = None
+    retries: Annotated[
+        int,
+        typer.Option(min=0, help="How often it is started again."),
+    ] = 0
+    on_preempted: Annotated[
+        str,
+        typer.Option(help="requeue or drop: what becomes of it when it is evicted."),
+    ] = "requeue"
+    on_oom: Annotated[
+        str | None,
+        typer.Option(
+            help="retry, grow (with twice the memory) or fail: where it is killed by a shortage of "
+            "memory."
+        ),
+    ] = None
+    oom_max_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="The most memory that grow gives it."),
+    ] = None
     max_run: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="The longest that it may run: 2h, 1d. Then it is saved and ended; else as its pool says.",
+            help="The longest that it may run: 2h, 1d. Then it is saved and ended; else as its pool "
+            "says.",
         ),
     ] = None
     on_time_limit: Annotated[
@@ -130,18 +196,27 @@ class JobOptions:
         list[str] | None,
         typer.Option(
             metavar="ID[,ID]",
-            help="Tasks that it starts after: when they have completed, any:ID however it ends, fail:ID when "
-            "it does not complete. Repeatable.",
+            help="Tasks that it starts after: when they have completed, any:ID however it ends, "
+            "fail:ID when it does not complete. Repeatable.",
         ),
     ] = None
     array: Annotated[
         str | None,
         typer.Option(
             metavar="INDICES",
-            help="Many jobs: 0-99, 0-99:5 or 1,4,7-9, and %10 behind it where at most ten run at once. "
-            "Each has its index as SCHEDULEMESH_ARRAY_INDEX.",
+            help="Many jobs: 0-99, 0-99:5 or 1,4,7-9, and %10 behind it where at most ten run at once."
+            " Each has its index as SCHEDULEMESH_ARRAY_INDEX.",
         ),
     ] = None
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL,…",
+            help="How close together its parts are: rack, preferred:rack, slice:8:rack, separated by "
+            "commas.",
+        ),
+    ] = None
+    # end written
     working_dir: Annotated[
         str | None,
         typer.Option(help="A folder of this machine that it runs in, up to 16 MB packed."),
@@ -194,30 +269,46 @@ class JobOptions:
             metavar="NAMESPACE/NAME", help="A detached actor that stays when it ends. Repeatable."
         ),
     ] = None
-    owner: Annotated[
-        str | None, typer.Option(help="To whom it belongs; else the user of this process.")
-    ] = None
-    retries: Annotated[int, typer.Option(min=0, help="How often it is started again.")] = 0
-    on_oom: Annotated[
-        str | None,
-        typer.Option(
-            help="retry, grow (with twice the memory) or fail: where it is killed by a shortage of memory."
-        ),
-    ] = None
-    oom_max_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The most memory that grow gives it.")
-    ] = None
-    on_preempted: Annotated[
-        str, typer.Option(help="requeue or drop: what becomes of it when it is evicted.")
-    ] = "requeue"
-    max_preemptions: Annotated[
-        int | None,
-        typer.Option(min=0, help="How often it can be evicted; else as the policy says."),
-    ] = None
     detached: Annotated[
         bool,
         typer.Option("--detached", help="Not a child of the task that this process belongs to."),
     ] = False
+
+
+def task_arguments(options: JobOptions | DescriptionOptions) -> dict[str, Any]:
+    """The arguments of the Python calls for which there are options, as the fields of a task declare them;
+    labels are no such option. Raises InvalidRequestError.
+    """
+    from schedulemesh.domain.task import FIELDS
+
+    arguments = {}
+    for name, field in FIELDS.items():
+        option = field.option
+        if option is not None and hasattr(options, option.name or name):
+            value = getattr(options, option.name or name)
+            arguments[name] = (
+                None if value is None else _argument(option, option.name or name, value)
+            )
+    return arguments
+
+
+def _argument(option: Option, name: str, value: Any) -> object:
+    """The value of an option as the Python calls take it. Raises InvalidRequestError."""
+    from schedulemesh.domain.numbers import MAX_DURATION_S, parse_positive
+    from schedulemesh.domain.task_fields import OptionForm
+
+    word = f"--{name.replace('_', '-')}"
+    match option.form:
+        case OptionForm.DURATION:
+            return seconds(value, word)
+        case OptionForm.SPAN:
+            return parse_positive(seconds(value, word), word, MAX_DURATION_S)
+        case OptionForm.SIZE:
+            return megabytes(value, word)
+        case OptionForm.LIST:
+            return ",".join(value) if value else None
+        case OptionForm.TEXT | OptionForm.COUNT:
+            return value
 
 
 def completed(

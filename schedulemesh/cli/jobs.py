@@ -16,7 +16,7 @@ import typer
 from schedulemesh.cli.changes import assignments, pairs
 from schedulemesh.cli.columns import JOBS
 from schedulemesh.cli.command import Select, Target, View, command, note, words_after_dashes
-from schedulemesh.cli.job_options import JobOptions, completed
+from schedulemesh.cli.job_options import DescriptionOptions, JobOptions, completed, task_arguments
 from schedulemesh.cli.language import phrase
 from schedulemesh.cli.node_choice import fallback_strategy, node_selector
 from schedulemesh.cli.output import show
@@ -170,18 +170,12 @@ def _checked_id(task_id: str | None) -> str | None:
 def _job_arguments(job: JobOptions) -> dict[str, object]:
     """The arguments of ``submit_job`` that options stand for. Raises InvalidRequestError."""
     return {
+        **task_arguments(job),
         "pool_name": job.pool,
         "labels": pairs(job.label or (), "--label", _LABEL, later_wins=True),
-        "estimated_duration": None if job.time is None else _positive_seconds(job.time, "--time"),
-        "max_run_s": None if job.max_run is None else _positive_seconds(job.max_run, "--max-run"),
-        "on_time_limit": job.on_time_limit,
-        "idle_s": None if job.idle is None else seconds(job.idle, "--idle"),
-        "after": ",".join(job.after) if job.after else None,
-        "array": job.array,
         "bundles": parse_bundle_words(job.bundle or ()),
         "strategy": job.strategy,
         "label_selector": node_selector(job.gpu_model, job.node_label or ()),
-        "topology": job.topology,
         "priority": job.priority,
         "working_dir": job.working_dir,
         "env": pairs(job.env or (), "--env", _VARIABLE, later_wins=True),
@@ -193,30 +187,14 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "grace_s": None if job.grace is None else seconds(job.grace, "--grace"),
         "over_claim": job.over_claim,
         "keep_actors": job.keep_actor,
-        "owner": job.owner,
-        "max_retries": job.retries,
-        "on_oom": job.on_oom,
-        "oom_max_memory": (
-            None
-            if job.oom_max_memory is None
-            else megabytes(job.oom_max_memory, "--oom-max-memory")
-        ),
-        "on_preempted": job.on_preempted,
-        "max_preemptions": job.max_preemptions,
         "detached": job.detached,
     }
-
-
-def _positive_seconds(text: str, option: str) -> float:
-    """A duration above zero. Raises InvalidRequestError."""
-    from schedulemesh.domain.numbers import MAX_DURATION_S, parse_positive
-
-    return parse_positive(seconds(text, option), option, MAX_DURATION_S)
 
 
 @command(app)
 def adopt(
     target: Target,
+    described: DescriptionOptions,
     ray_job_id: Annotated[
         str, typer.Argument(help="The id of a Ray job, one of `schedulemesh external`.")
     ],
@@ -234,13 +212,6 @@ def adopt(
         str | None,
         typer.Option(metavar="DURATION", help="From SIGTERM to its end when it is evicted: 90s."),
     ] = None,
-    owner: Annotated[
-        str | None, typer.Option(help="To whom it belongs; else the user of this process.")
-    ] = None,
-    max_run: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="The longest that it may run from now on: 2h, 1d."),
-    ] = None,
 ) -> None:
     """Make a Ray job that somebody else has started a task, which is accounted and can be evicted."""
     from schedulemesh.api.jobs import ListJobs
@@ -254,14 +225,14 @@ def adopt(
     amounts = {"cpu": cpus, "gpu": gpus, "memory": size}
     claim = {kind: amount for kind, amount in amounts.items() if amount is not None}
     fields = {
+        **task_arguments(described),
+        "labels": pairs(described.label or (), "--label", _LABEL),
         "resources": claim or None,
         "ray_job_id": ray_job_id,
         "pool_name": pool,
         "task_id": _checked_id(task_id) or f"ray-job-{ray_job_id}",
         "priority": priority,
         "grace_s": None if grace is None else seconds(grace, "--grace"),
-        "owner": owner,
-        "max_run_s": None if max_run is None else seconds(max_run, "--max-run"),
     }
     with gateway_to(target) as gateway:
         rows = gateway.ask(ListExternalUsage(), Listed).rows

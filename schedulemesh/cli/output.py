@@ -205,7 +205,7 @@ def _print_tables(shown: Found, output: Output) -> None:
         return
     parts = [part for part in _parts(shown, wide=wide) if part is not None]
     if isinstance(shown, Listing) and not shown.rows:
-        note(_none_of(shown.kind))
+        note(_none_of(shown))
     _print(parts, wide=wide)
 
 
@@ -270,7 +270,7 @@ def _table(
     from rich.text import Text
 
     table = Table(
-        title=Text(_kind(listing.kind)) if titled else None,
+        title=Text(_kind(listing)) if titled else None,
         title_justify="left",
         title_style="bold",
         header_style="bold",
@@ -320,18 +320,18 @@ def _facts(record: Record) -> RenderableType:
     return table
 
 
-def _kind(kind: str) -> str:
+def _kind(listing: Listing) -> str:
     """What a list contains, in the language of this command."""
     if language() == "en":
-        return kind
+        return listing.kind
     from schedulemesh.cli.headings import KINDS
 
-    return KINDS.get(kind, kind)
+    return listing.chinese or KINDS.get(listing.kind, listing.kind)
 
 
-def _none_of(kind: str) -> str:
+def _none_of(listing: Listing) -> str:
     """That a list is empty."""
-    return f"no {kind}" if language() == "en" else f"没有{_kind(kind)}"
+    return f"no {listing.kind}" if language() == "en" else f"没有{_kind(listing)}"
 
 
 def _console(*, wide: bool) -> Console:

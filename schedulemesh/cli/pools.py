@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import BUDGETS, SHARES, pool_columns
+from schedulemesh.cli.columns import pool_columns
 from schedulemesh.cli.command import Output, Select, Target, View, command, group
 from schedulemesh.cli.declared import File
 from schedulemesh.cli.language import phrase
@@ -230,38 +230,6 @@ def _merged(assigned: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         part = fields.get(first, before.get(first))
         fields[first] = {**(part if isinstance(part, dict) else {}), inner[0]: value}
     return fields
-
-
-@command(app, "shares")
-def shares(target: Target, view: View, select: Select) -> None:
-    """List what pools and their owners use, and by which shares they are compared.
-
-    Of two owners in a pool whose owner_order is fair the one with the smaller share comes first.
-    """
-    from schedulemesh.api.pools import ListShares, ShareInfo
-    from schedulemesh.protocol.answers import Listed
-
-    def listing(gateway: Gateway) -> Listing:
-        rows = gateway.ask(ListShares(), Listed).rows
-        return Listing(kind="shares", rows=rows, columns=SHARES, row=ShareInfo, name="pool_name")
-
-    show(target, view, listing, select)
-
-
-@command(app, "budgets")
-def budgets(target: Target, view: View, select: Select) -> None:
-    """List the budgets of pools and their owners: what was used of them, and when they will be spent.
-
-    The forecast is what is used until the period turns if use goes on as so far.
-    """
-    from schedulemesh.api.pools import BudgetInfo, ListBudgets
-    from schedulemesh.protocol.answers import Listed
-
-    def listing(gateway: Gateway) -> Listing:
-        rows = gateway.ask(ListBudgets(), Listed).rows
-        return Listing(kind="budgets", rows=rows, columns=BUDGETS, row=BudgetInfo, name="pool_name")
-
-    show(target, view, listing, select)
 
 
 @command(pools, "apply")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
@@ -11,10 +12,11 @@ from typer.core import TyperGroup
 
 from schedulemesh import __version__
 from schedulemesh.cli.language import asks_for_chinese_help
+from schedulemesh.cli.table_names import DECLARED
 from schedulemesh.errors import nearest_name
 
-#: The commands by what they are for, in the order in which help lists them.
-GROUPS = {
+#: The commands that have a function of their own, by what they are for.
+COMMANDS: Mapping[str, tuple[str, ...]] = {
     "Look": (
         "status",
         "top",
@@ -27,12 +29,9 @@ GROUPS = {
         "jobs",
         "leases",
         "groups",
-        "states",
     ),
     "Understand": (
         "explain",
-        "shares",
-        "budgets",
         "events",
         "history",
         "usage",
@@ -86,6 +85,11 @@ GROUPS = {
 }
 
 
+#: The commands by what they are for, in the order in which help lists them.
+GROUPS = {
+    heading: (*names, *(name for name, (group, _) in DECLARED.items() if group == heading))
+    for heading, names in COMMANDS.items()
+}
 #: What other systems call what these commands do.
 _OTHER_SYSTEMS = {
     "bjobs": "tasks",

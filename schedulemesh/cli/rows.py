@@ -71,6 +71,8 @@ class Listing:
     name: str = "name"
     #: Remarks, which are printed on stderr.
     notes: tuple[str, ...] = ()
+    #: What they are in Chinese; empty: as ``headings.KINDS`` says.
+    chinese: str = ""
     #: Whether lines separate the rows, because cells have several lines.
     ruled: bool = False
 

@@ -19,6 +19,7 @@ import typer
 
 from schedulemesh.cli.changes import pairs
 from schedulemesh.cli.command import Target, TerminatedError, command, note
+from schedulemesh.cli.job_options import DescriptionOptions, task_arguments
 from schedulemesh.cli.language import phrase
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.texts import megabytes, seconds
@@ -37,6 +38,7 @@ _DEVICES_S = 60.0
 @command(app)
 def lease(
     target: Target,
+    described: DescriptionOptions,
     pool: Annotated[str, typer.Option(help="The pool that it is leased from.")],
     words: Annotated[
         list[str] | None,
@@ -51,28 +53,9 @@ def lease(
     ] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None,
     priority: PriorityOption = 5.0,
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="A label of it. Repeatable.")
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option(help="To whom it belongs; else the user of this process.")
-    ] = None,
     grace: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="From SIGTERM to its end when it is evicted: 90s."),
-    ] = None,
-    max_run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION", help="The longest that it may run: 2h; else as its pool says."
-        ),
-    ] = None,
-    idle: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="How long its GPUs may be idle before a warning, and again before its end.",
-        ),
     ] = None,
     after: Annotated[
         list[str] | None,
@@ -96,7 +79,8 @@ def lease(
 
     name = f"lease-{uuid.uuid4().hex[:8]}" if task_id is None else parse_name(task_id, "--id")
     bundle, command_words = _bundle(gpus, cpus, memory), _command(words)
-    labels = pairs(label or (), "--label", "a label is LABEL=VALUE")
+    labels = pairs(described.label or (), "--label", "a label is LABEL=VALUE")
+    arguments = task_arguments(described)
     grace_s = None if grace is None else seconds(grace, "--grace")
     with gateway_to(target) as gateway, attached(target) as calls, _ended_by_hangup():
         granted = calls.lease(
@@ -107,11 +91,9 @@ def lease(
             queue=not now,
             grace_s=grace_s,
             labels=labels,
-            max_run_s=None if max_run is None else seconds(max_run, "--max-run"),
-            idle_s=None if idle is None else seconds(idle, "--idle"),
-            owner=owner,
             after=",".join(after) if after else None,
             label_selector={"ray.io/node-id": _own_node()},
+            **arguments,
         )
         with granted:
             return _session(gateway, granted, bundle, command_words)

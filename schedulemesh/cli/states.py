@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from schedulemesh.cli.columns import priority, wide
-from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
-from schedulemesh.cli.output import show
-from schedulemesh.cli.rows import Column, Listing
-from schedulemesh.cli.selection import listed
-from schedulemesh.cli.texts import labels
+from schedulemesh.cli.command import Output, Target, Tasks, command
 from schedulemesh.domain.reasons import Reason
 
 if TYPE_CHECKING:
@@ -22,30 +17,6 @@ if TYPE_CHECKING:
     from schedulemesh.protocol.answers import Response, SavedBytes
 
 app = typer.Typer()
-
-_STATES = (
-    Column(heading="task", key="task_id"),
-    Column(heading="owner", key="owner"),
-    Column(heading="pool", key="pool_name"),
-    Column(heading="prio", key="priority", show=priority, right=True),
-    Column(heading="status", key="status"),
-    Column(heading="state saved", key="state_saved"),
-    wide("on_preempted", "on_preempted"),
-    wide("labels", "labels", labels),
-)
-
-
-@command(app, "states")
-def list_states(target: Target, view: View, select: Select) -> None:
-    """List the tasks whose state is stored, and those that were lost."""
-    from schedulemesh.api.states import ListSavedStates, SavedStateInfo
-
-    def listing(rows: list[dict[str, object]]) -> Listing:
-        return Listing(
-            kind="saved states", rows=rows, columns=_STATES, row=SavedStateInfo, name="task_id"
-        )
-
-    show(target, view, lambda g: listed(g, ListSavedStates(), listing, select), select)
 
 
 @command(app)

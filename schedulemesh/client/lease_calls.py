@@ -16,7 +16,6 @@ from schedulemesh.client.task_fields import (
     DescriptionFields,
     PlacementFields,
     QueueFields,
-    TopologyFields,
 )
 from schedulemesh.client.tasks import cancel_task
 from schedulemesh.domain.names import parse_name
@@ -26,7 +25,7 @@ from schedulemesh.errors import InvalidRequestError, LeaseRefusedError, shown
 from schedulemesh.protocol.answers import LeaseView, Response
 
 
-class LeaseFields(DescriptionFields, PlacementFields, QueueFields, TopologyFields, total=False):
+class LeaseFields(DescriptionFields, PlacementFields, QueueFields, total=False):
     """What ``lease`` takes by keyword only, beside what it names itself."""
 
     #: A node label: all groups are on nodes with the same value of it.

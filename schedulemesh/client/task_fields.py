@@ -17,6 +17,7 @@ class DescriptionFields(TypedDict, total=False):
     """What describes whatever runs as a task: an agent, a job, one that was adopted, a lease."""
 
     labels: Mapping[str, str] | None
+    # begin written arguments all
     #: Seconds from its start to its end.
     estimated_duration: float | None
     #: The user that it belongs to; None: the one that this process runs as.
@@ -29,14 +30,20 @@ class DescriptionFields(TypedDict, total=False):
     #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; None:
     #: what its pool says.
     idle_s: float | None
+    # end written
 
 
 class QueueFields(TypedDict, total=False):
-    """What says when a submitted task may start."""
+    """What says when a submitted task may start, and how close together what it consists of runs."""
 
-    #: Ids of tasks that it starts after when they have completed, as a list or a text with commas; "any:ID"
-    #: however it ends, "fail:ID" when it does not complete. It waits in the queue; see ``queue``.
+    # begin written arguments queued
+    #: The tasks that it starts after, in the queue: an id alone or ``ok:ID`` when that one has completed,
+    #: ``any:ID`` however it ends, ``fail:ID`` when it does not complete.
     after: str | Sequence[str] | None
+    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
+    #: between them, or as a dict such as {"required": "rack"}; None: anywhere.
+    topology: str | Mapping[str, object] | None
+    # end written
 
 
 class PlacementFields(TypedDict, total=False):
@@ -49,31 +56,39 @@ class PlacementFields(TypedDict, total=False):
     fallback_strategy: Sequence[Mapping[str, object]] | None
 
 
-class TopologyFields(TypedDict, total=False):
-    """How close together what has several members, bundles or parts runs."""
+class RepetitionFields(TypedDict, total=False):
+    """What says how often a submitted task runs."""
 
-    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
-    #: between them; or as a dict such as {"required": "rack"}. Levels are those of the policy.
-    topology: str | Mapping[str, object] | None
-
-
-class ArrayFields(TypedDict, total=False):
-    """What makes an array of a submission."""
-
-    #: Indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at most ten run at once;
-    #: or the number of members. Each member is a task, ID[INDEX]; see ``queue``.
+    # begin written arguments runs
+    #: How often it is started again after its run failed, it could not be started, or it was lost.
+    max_retries: int
+    #: What becomes of it when its process is killed because its node is short of memory: "retry" (as
+    #: ``max_retries`` says), "grow" (the same with twice the memory, each time) or "fail"; None: "retry".
+    on_oom: str | None
+    #: The most memory that "grow" gives it, in MB; None: the quota of its pool.
+    oom_max_memory: float | None
+    #: Of an array: its indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at most
+    #: ten run at once; or the number of its members. None: it is none.
     array: str | int | None
+    # end written
 
 
-class TaskFields(DescriptionFields, total=False):
-    """What describes a task, whether it is submitted or only registered, beside its priority."""
+class EndFields(TypedDict, total=False):
+    """What becomes of a task that is ended, and whether it is ended with another one."""
 
-    #: "requeue" or "drop" when it is evicted; None: what its pool says.
+    # begin written arguments ended
+    #: "requeue" or "drop" when it is evicted; None: what its pool says, of a job "requeue".
     on_preempted: str | None
     #: "end" or "requeue" when it has run for as long as it may; None: "end".
     on_time_limit: str | None
+    # end written
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool
+
+
+class TaskFields(DescriptionFields, EndFields, total=False):
+    """What describes a task, whether it is submitted or only registered, beside its priority."""
+
     payload: UserValue
 
 
@@ -85,16 +100,11 @@ class RunFields(TypedDict, total=False):
     #: The arguments of that method, or of the function that is submitted in place of a class.
     run_args: Sequence[UserValue] | None
     run_kwargs: Mapping[str, UserValue] | None
-    #: How often it is started again after its run raised, it could not be started, or its agent was lost.
-    max_retries: int
+    # begin written arguments agents
     #: What becomes of it, after its retries, when its saved state cannot be restored: "fail", "previous" (it
     #: is started from the state before) or "restart" (it is started anew); None: "fail".
     on_restore_failure: str | None
-    #: What becomes of it when its process is killed because its node is short of memory: "retry" (as
-    #: ``max_retries`` says), "grow" (the same with twice the memory) or "fail"; None: "retry".
-    on_oom: str | None
-    #: The most memory that "grow" gives it, in MB; None: the quota of its pool.
-    oom_max_memory: float | None
+    # end written
 
 
 class ConstructionFields(PlacementFields, total=False):
@@ -140,8 +150,7 @@ class PreemptionFilter(TypedDict, total=False):
 class OptionalFields(
     TaskFields,
     QueueFields,
-    TopologyFields,
-    ArrayFields,
+    RepetitionFields,
     RunFields,
     ConstructionFields,
     total=False,
@@ -161,23 +170,10 @@ class OptionalFields(
 
 
 class JobFields(
-    DescriptionFields, PlacementFields, QueueFields, TopologyFields, ArrayFields, total=False
+    DescriptionFields, EndFields, PlacementFields, QueueFields, RepetitionFields, total=False
 ):
     """What ``submit_job`` takes by keyword only."""
 
-    #: "requeue" or "drop" when it is evicted; None: "requeue".
-    on_preempted: str | None
-    #: "end" or "requeue" when it has run for as long as it may; None: "end".
-    on_time_limit: str | None
-    #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
-    detached: bool
-    #: How often it is started again after its driver failed or was lost.
-    max_retries: int
-    #: What becomes of it when its process is killed because its node is short of memory: "retry" (as
-    #: ``max_retries`` says), "grow" (the same with twice the memory) or "fail"; None: "retry".
-    on_oom: str | None
-    #: The most memory that "grow" gives it, in MB; None: the quota of its pool.
-    oom_max_memory: float | None
     #: The parts of its claim, each on one node; their sum is what it asks for.
     bundles: Sequence[Mapping[str, object]] | None
     #: How the parts are placed on nodes: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD. Without bundles there is

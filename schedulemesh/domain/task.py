@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from enum import Enum
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +15,7 @@ from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_key, parse_method, parse_name
 from schedulemesh.domain.numbers import (
+    MAX_COUNT,
     parse_count,
     parse_duration,
     parse_positive,
@@ -23,6 +24,7 @@ from schedulemesh.domain.numbers import (
 )
 from schedulemesh.domain.priorities import class_of
 from schedulemesh.domain.resources import LIKE_BYTES, as_megabytes
+from schedulemesh.domain.task_fields import Option, OptionForm, Takers, TaskField
 from schedulemesh.domain.topology import parse_topology
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -71,70 +73,337 @@ class EndState(str, Enum):
 ENDED_STATES = frozenset(EndState)
 
 
+def _named(what: str) -> Callable[[Any], str]:
+    return lambda value: parse_name(value, what)
+
+
+def _one_of(what: str, words: tuple[str, ...]) -> Callable[[Any], str]:
+    """What checks that a value is one of these words; raises InvalidRequestError."""
+
+    def parse(value: object) -> str:
+        word = as_text(value)
+        if word not in words:
+            raise InvalidRequestError(f"{what} is {shown(value)}; allowed are {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def _counted(what: str, most: int = MAX_COUNT) -> Callable[[Any], int]:
+    return lambda value: parse_count(value, what, 0, most)
+
+
+def _key(what: str) -> Callable[[Any], str]:
+    return lambda value: parse_key(value, what)
+
+
+def _timeout(what: str) -> Callable[[Any], float]:
+    return lambda value: parse_timeout(value, what)
+
+
+def _parse_run(value: object) -> str:
+    return parse_method(value, "run")
+
+
+def _parse_oom_max_memory(value: object) -> float:
+    return parse_positive(as_megabytes(value, "oom_max_memory"), "oom_max_memory", LIKE_BYTES)
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The specification of a task; two specs that compare equal are the same request.
 
-    It is passed on and stored whole. A field that is added here needs its parser in ``PARSERS`` and its
-    keyword in ``client/task_fields.py``; every listing shows it unless it is in ``INTERNAL``.
+    It is passed on and stored whole. What a field is to callers is declared with it: see ``task_fields``.
     """
 
-    task_id: str
+    task_id: Annotated[str, TaskField(parse=_named("task_id"))]
     #: The pool whose rules apply to it; it may be unknown to the scheduler.
-    pool_name: str = ""
-    priority: float = DEFAULT_PRIORITY
-    labels: Labels = {}
-    #: Seconds from its start to its end; None: unknown.
-    estimated_duration: float | None = None
-    #: The user that it belongs to, as the submitting process says; empty: unknown.
-    owner: str = ""
-    #: Evictions after which it cannot be evicted any more; None: as the policy says.
-    max_preemptions: int | None = None
+    pool_name: Annotated[str, TaskField(parse=_named("the pool's name"))] = ""
+    priority: Annotated[float, TaskField(parse=parse_priority)] = DEFAULT_PRIORITY
+    labels: Annotated[Labels, TaskField(parse=parse_labels)] = {}
+    estimated_duration: Annotated[
+        float | None,
+        TaskField(
+            parse=parse_duration,
+            takers=Takers.ALL,
+            means="Seconds from its start to its end",
+            absent="None: unknown",
+            chinese="声明的时长",
+            option=Option(
+                name="time",
+                english="How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.",
+                chinese="预计运行多久：90s、30m、2h、1d。填写后其他任务不必白等。",
+                form=OptionForm.SPAN,
+            ),
+        ),
+    ] = None
+    owner: Annotated[
+        str,
+        TaskField(
+            parse=_named("owner"),
+            takers=Takers.ALL,
+            means="The user that it belongs to",
+            absent="empty: unknown",
+            unasked="None: the one that this process runs as",
+            unasked_over_http="null: the owner of the token",
+            row_type="Owner",
+            option=Option(
+                english="To whom it belongs; else the user of this process.",
+                chinese="负责人；默认为当前用户。",
+            ),
+        ),
+    ] = ""
+    max_preemptions: Annotated[
+        int | None,
+        TaskField(
+            parse=_counted("max_preemptions"),
+            takers=Takers.ALL,
+            means="Evictions after which it cannot be evicted any more",
+            absent="None: as the policy says",
+            unasked="None: as the policy says",
+            chinese="抢占次数上限",
+            option=Option(
+                english="How often it can be evicted; else as the policy says.",
+                chinese="最多可被抢占几次；默认按策略。",
+                form=OptionForm.COUNT,
+            ),
+        ),
+    ] = None
     #: The key of its stored payload, which only user code reads; None: no payload.
-    payload_key: str | None = None
+    payload_key: Annotated[str | None, TaskField(parse=_key("the payload's key"), shown=False)] = (
+        None
+    )
     #: The method of its agent that it consists of: the agent calls it once it runs, and the task ends with
     #: it. Empty: its caller calls methods, and completes the task.
-    run: str = ""
+    run: Annotated[str, TaskField(parse=_parse_run, shown=False)] = ""
     #: The key of the stored arguments of that call; None: it takes none.
-    run_key: str | None = None
-    #: How often it is started again after its run raised or its agent was lost; evictions do not count.
-    max_retries: int = 0
+    run_key: Annotated[
+        str | None, TaskField(parse=_key("the key of the run's arguments"), shown=False)
+    ] = None
+    #: Evictions do not count.
+    max_retries: Annotated[
+        int,
+        TaskField(
+            parse=_counted("max_retries", MAX_RETRIES),
+            takers=Takers.RUNS,
+            means="How often it is started again after its run failed, it could not be started, or it was "
+            "lost",
+            shown=False,
+            option=Option(
+                name="retries",
+                english="How often it is started again.",
+                chinese="失败后重新启动几次。",
+                form=OptionForm.COUNT,
+                default=0,
+            ),
+        ),
+    ] = 0
     #: The requested priority, if a plugin changed it; None: not changed.
-    asked_priority: float | None = None
+    asked_priority: Annotated[float | None, TaskField(shown=False)] = None
     #: The priority that it has but for a budget that is spent; None: no budget lowers it.
-    full_priority: float | None = None
+    full_priority: Annotated[float | None, TaskField(shown=False)] = None
     #: The agent of the elastic gang whose extra member runs it; empty: it is no extra member's.
-    extra_of: str = ""
-    #: What becomes of it when it is evicted: one of ``ON_PREEMPTED``; empty: what its pool's definition says.
-    on_preempted: str = ""
-    #: The task from inside which it was started, and with which it ends; empty: none, or that one was
-    #: completed.
-    parent: str = ""
-    #: What becomes of it when its state cannot be restored: one of ``ON_RESTORE_FAILURE``; empty: "fail".
-    on_restore_failure: str = ""
+    extra_of: Annotated[str, TaskField(shown=False)] = ""
+    on_preempted: Annotated[
+        str,
+        TaskField(
+            parse=_one_of("on_preempted", ON_PREEMPTED),
+            takers=Takers.ENDED,
+            means='"requeue" or "drop" when it is evicted',
+            absent="empty: what its pool says",
+            unasked='None: what its pool says, of a job "requeue"',
+            unasked_over_http='null: "requeue"',
+            row_type="OnPreempted",
+            chinese="被抢占后",
+            option=Option(
+                english="requeue or drop: what becomes of it when it is evicted.",
+                chinese="requeue（重新排队）或 drop（放弃）：被抢占后如何处理。",
+                default="requeue",
+            ),
+        ),
+    ] = ""
+    parent: Annotated[
+        str,
+        TaskField(
+            parse=_named("the parent's task_id"),
+            means="The task from inside which it was started, and with which it ends",
+            absent="empty: none, or that one was completed",
+            row_type="TaskName",
+        ),
+    ] = ""
+    on_restore_failure: Annotated[
+        str,
+        TaskField(
+            parse=_one_of("on_restore_failure", ON_RESTORE_FAILURE),
+            takers=Takers.AGENTS,
+            means="What becomes of it, after its retries, when its saved state cannot be restored: "
+            '"fail", "previous" (it is started from the state before) or "restart" (it is started anew)',
+            unasked='None: "fail"',
+            shown=False,
+        ),
+    ] = ""
     #: The pools whose tasks it may evict, by the token that it was submitted with; None: any.
-    evict_pools: tuple[str, ...] | None = None
-    #: What becomes of it when its process was killed because its node was short of memory: one of
-    #: ``ON_OOM``; empty: "retry". "grow" doubles its memory each time.
-    on_oom: str = ""
-    #: The most memory that it gets by that, in MB; None: the quota of its pool.
-    oom_max_memory: float | None = None
-    #: Seconds that each of its attempts may run; None: what its pool's definition says.
-    max_run_s: float | None = None
-    #: What becomes of it then: one of ``ON_TIME_LIMIT``; empty: "end".
-    on_time_limit: str = ""
-    #: Seconds for which its GPUs may be idle before it is warned, and again before it is ended; None: what
-    #: its pool's definition says.
-    idle_s: float | None = None
-    #: The tasks that it starts after, each as ``ok:ID``, ``any:ID`` or ``fail:ID``; see ``dependencies``.
-    after: tuple[str, ...] = ()
-    #: Of an array: its indices, and how many members run at once; see ``arrays``. Empty: it is none.
-    array: str = ""
-    #: Of a member of an array: the array's id, and its index; set by the scheduler.
-    array_id: str = ""
-    array_index: int | None = None
-    #: How close together its members are placed, such as ``rack``; see ``topology``. Empty: wherever there is
-    #: room.
-    topology: str = ""
+    evict_pools: Annotated[tuple[str, ...] | None, TaskField(shown=False)] = None
+    on_oom: Annotated[
+        str,
+        TaskField(
+            parse=_one_of("on_oom", ON_OOM),
+            takers=Takers.RUNS,
+            means="What becomes of it when its process is killed because its node is short of memory: "
+            '"retry" (as ``max_retries`` says), "grow" (the same with twice the memory, each time) or "fail"',
+            unasked='None: "retry"',
+            shown=False,
+            option=Option(
+                english="retry, grow (with twice the memory) or fail: where it is killed by a shortage of "
+                "memory.",
+                chinese="retry（重试）、grow（内存加倍）或 fail（失败）：因内存不足被杀死时。",
+            ),
+        ),
+    ] = ""
+    oom_max_memory: Annotated[
+        float | None,
+        TaskField(
+            parse=_parse_oom_max_memory,
+            takers=Takers.RUNS,
+            means='The most memory that "grow" gives it, in MB',
+            unasked="None: the quota of its pool",
+            shown=False,
+            option=Option(
+                english="The most memory that grow gives it.",
+                chinese="grow 最多给多少内存。",
+                form=OptionForm.SIZE,
+            ),
+        ),
+    ] = None
+    max_run_s: Annotated[
+        float | None,
+        TaskField(
+            parse=_timeout("max_run_s"),
+            takers=Takers.ALL,
+            means="Seconds that each of its attempts may run, from its start; then it is saved and ended",
+            absent="None: what its pool says",
+            unasked="None: what its pool says",
+            chinese="运行时限（秒）",
+            option=Option(
+                name="max_run",
+                english="The longest that it may run: 2h, 1d. Then it is saved and ended; else as its pool "
+                "says.",
+                chinese="最长运行时间：2h、1d。到时保存并结束；默认按资源池的设置。",
+                form=OptionForm.SPAN,
+            ),
+        ),
+    ] = None
+    on_time_limit: Annotated[
+        str,
+        TaskField(
+            parse=_one_of("on_time_limit", ON_TIME_LIMIT),
+            takers=Takers.ENDED,
+            means='"end" or "requeue" when it has run for as long as it may',
+            unasked='None: "end"',
+            shown=False,
+            option=Option(
+                english="end or requeue: what becomes of it when it has run for --max-run.",
+                chinese="end（结束）或 requeue（重新排队）：运行满 --max-run 之后如何处理。",
+            ),
+        ),
+    ] = ""
+    idle_s: Annotated[
+        float | None,
+        TaskField(
+            parse=_timeout("idle_s"),
+            takers=Takers.ALL,
+            means="Seconds for which its GPUs may be idle before its owner is warned, and again before it "
+            "is ended",
+            absent="None: what its pool says",
+            unasked="None: what its pool says",
+            chinese="空闲时限（秒）",
+            option=Option(
+                name="idle",
+                english="How long its GPUs may be idle before a warning, and again before its end.",
+                chinese="GPU 空闲多久后警告，再过同样时间后结束。",
+                form=OptionForm.DURATION,
+            ),
+        ),
+    ] = None
+    #: See ``dependencies``.
+    after: Annotated[
+        tuple[str, ...],
+        TaskField(
+            parse=parse_after,
+            takers=Takers.QUEUED,
+            means="The tasks that it starts after, in the queue: an id alone or ``ok:ID`` when that one has "
+            "completed, ``any:ID`` however it ends, ``fail:ID`` when it does not complete",
+            argument_type="str | Sequence[str] | None",
+            body_type="list[str] | str | None",
+            chinese="依赖",
+            option=Option(
+                english="Tasks that it starts after: when they have completed, any:ID however it ends, "
+                "fail:ID when it does not complete. Repeatable.",
+                chinese="在哪些任务之后启动：默认在其完成后，any:ID 在其结束后，fail:ID 在其未完成时。"
+                "可重复。",
+                form=OptionForm.LIST,
+                metavar="ID[,ID]",
+            ),
+        ),
+    ] = ()
+    #: See ``arrays``.
+    array: Annotated[
+        str,
+        TaskField(
+            parse=parse_array,
+            takers=Takers.RUNS,
+            means='Of an array: its indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them '
+            "where at most ten run at once; or the number of its members",
+            absent="empty: it is none",
+            unasked="None: it is none",
+            argument_type="str | int | None",
+            body_type="str | int | None",
+            option=Option(
+                english="Many jobs: 0-99, 0-99:5 or 1,4,7-9, and %10 behind it where at most ten run at "
+                "once. Each has its index as SCHEDULEMESH_ARRAY_INDEX.",
+                chinese="一批作业：0-99、0-99:5 或 1,4,7-9，后加 %10 表示最多同时运行十个。"
+                "各自的下标在 SCHEDULEMESH_ARRAY_INDEX 中。",
+                metavar="INDICES",
+            ),
+        ),
+    ] = ""
+    array_id: Annotated[
+        str,
+        TaskField(
+            means="Of a member of an array: the array's id",
+            absent="empty: it is none",
+            chinese="所属数组",
+        ),
+    ] = ""
+    array_index: Annotated[
+        int | None,
+        TaskField(
+            means="Of a member of an array: its index",
+            absent="None: it is none",
+            chinese="数组下标",
+        ),
+    ] = None
+    #: See ``topology``.
+    topology: Annotated[
+        str,
+        TaskField(
+            parse=parse_topology,
+            takers=Takers.QUEUED,
+            means='How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", '
+            'with commas between them, or as a dict such as {"required": "rack"}',
+            absent="empty: anywhere",
+            unasked="None: anywhere",
+            argument_type="str | Mapping[str, object] | None",
+            body_type="str | dict[str, Any] | None",
+            heading="topology",
+            chinese="拓扑",
+            option=Option(
+                english="How close together its parts are: rack, preferred:rack, slice:8:rack, separated "
+                "by commas.",
+                chinese="各部分放得多近：rack、preferred:rack、slice:8:rack，用逗号分隔。",
+                metavar="LEVEL,…",
+            ),
+        ),
+    ] = ""
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -185,44 +454,6 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 FIRST_ATTEMPT = Attempts()
 
 
-def parse_on_preempted(value: object) -> str:
-    """What becomes of a task that is evicted. Raises InvalidRequestError."""
-    word = as_text(value)
-    if word not in ON_PREEMPTED:
-        raise InvalidRequestError(
-            f"on_preempted is {shown(value)}; allowed are {', '.join(ON_PREEMPTED)}"
-        )
-    return word
-
-
-def parse_on_restore_failure(value: object) -> str:
-    """What becomes of a task whose state cannot be restored. Raises InvalidRequestError."""
-    word = as_text(value)
-    if word not in ON_RESTORE_FAILURE:
-        raise InvalidRequestError(
-            f"on_restore_failure is {shown(value)}; allowed are {', '.join(ON_RESTORE_FAILURE)}"
-        )
-    return word
-
-
-def parse_on_oom(value: object) -> str:
-    """What becomes of a task that ran out of memory. Raises InvalidRequestError."""
-    word = as_text(value)
-    if word not in ON_OOM:
-        raise InvalidRequestError(f"on_oom is {shown(value)}; allowed are {', '.join(ON_OOM)}")
-    return word
-
-
-def parse_on_time_limit(value: object) -> str:
-    """What becomes of a task that has run for as long as it may. Raises InvalidRequestError."""
-    word = as_text(value)
-    if word not in ON_TIME_LIMIT:
-        raise InvalidRequestError(
-            f"on_time_limit is {shown(value)}; allowed are {', '.join(ON_TIME_LIMIT)}"
-        )
-    return word
-
-
 def _check_growth(spec: TaskSpec) -> None:
     """Raise InvalidRequestError where a task is to grow and cannot, or has a limit for nothing."""
     if spec.on_oom == "grow" and not spec.max_retries:
@@ -235,52 +466,21 @@ def _check_growth(spec: TaskSpec) -> None:
         )
 
 
+#: Checks what becomes of a task that is evicted. Raises InvalidRequestError.
+parse_on_preempted = _one_of("on_preempted", ON_PREEMPTED)
+
+#: What is declared of each field.
+FIELDS: Mapping[str, TaskField] = {
+    field.name: field.type.__metadata__[0] for field in msgspec.structs.fields(TaskSpec)
+}
 #: Fields that no listing shows.
-INTERNAL = frozenset(
-    {
-        "payload_key",
-        "run",
-        "run_key",
-        "max_retries",
-        "asked_priority",
-        "full_priority",
-        "extra_of",
-        "evict_pools",
-        "on_restore_failure",
-        "on_oom",
-        "oom_max_memory",
-        "on_time_limit",
-    }
-)
-_PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
+INTERNAL = frozenset(name for name, field in FIELDS.items() if not field.shown)
+_PUBLIC = tuple(name for name in FIELDS if name not in INTERNAL)
 _public_values = attrgetter(*_PUBLIC)
 
 #: How each field that a caller may set is checked and converted; all raise InvalidRequestError.
 PARSERS: dict[str, Callable[[Any], Any]] = {
-    "task_id": lambda value: parse_name(value, "task_id"),
-    "pool_name": lambda value: parse_name(value, "the pool's name"),
-    "priority": parse_priority,
-    "labels": parse_labels,
-    "estimated_duration": parse_duration,
-    "owner": lambda value: parse_name(value, "owner"),
-    "max_preemptions": lambda value: parse_count(value, "max_preemptions"),
-    "payload_key": lambda value: parse_key(value, "the payload's key"),
-    "on_preempted": parse_on_preempted,
-    "run": lambda value: parse_method(value, "run"),
-    "max_retries": lambda value: parse_count(value, "max_retries", 0, MAX_RETRIES),
-    "run_key": lambda value: parse_key(value, "the key of the run's arguments"),
-    "parent": lambda value: parse_name(value, "the parent's task_id"),
-    "on_restore_failure": parse_on_restore_failure,
-    "on_oom": parse_on_oom,
-    "oom_max_memory": lambda value: parse_positive(
-        as_megabytes(value, "oom_max_memory"), "oom_max_memory", LIKE_BYTES
-    ),
-    "max_run_s": lambda value: parse_timeout(value, "max_run_s"),
-    "on_time_limit": parse_on_time_limit,
-    "idle_s": lambda value: parse_timeout(value, "idle_s"),
-    "after": parse_after,
-    "array": parse_array,
-    "topology": parse_topology,
+    name: field.parse for name, field in FIELDS.items() if field.parse is not None
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -348,29 +548,38 @@ class TaskState:
     payload: Any = None
     #: The class that has its priority; None: no class has.
     priority_class: str | None = None
-    #: Seconds from start to end; None: unknown.
+    # begin written state
+    #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None = None
     #: The user that it belongs to; empty: unknown.
     owner: str = ""
-    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
-    on_preempted: str = ""
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None = None
-    #: The task from inside which it was started, and with which it ends; empty: none.
+    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
+    on_preempted: str = ""
+    #: The task from inside which it was started, and with which it ends; empty: none, or that one was
+    #: completed.
     parent: str = ""
-    #: Seconds that each of its attempts may run; None: what its pool says.
+    #: Seconds that each of its attempts may run, from its start; then it is saved and ended. None: what its
+    #: pool says.
     max_run_s: float | None = None
-    #: Seconds for which its GPUs may be idle; None: what its pool says.
+    #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; None:
+    #: what its pool says.
     idle_s: float | None = None
-    #: The tasks that it started after, each as ``ok:ID``, ``any:ID`` or ``fail:ID``.
+    #: The tasks that it starts after, in the queue: an id alone or ``ok:ID`` when that one has completed,
+    #: ``any:ID`` however it ends, ``fail:ID`` when it does not complete.
     after: list[str] = dataclasses.field(default_factory=list)
-    #: The indices of an array as it was submitted; empty, as it is of a member: it is none.
+    #: Of an array: its indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at most
+    #: ten run at once; or the number of its members. empty: it is none.
     array: str = ""
-    #: Of a member of an array: the array's id, and its index; empty, None: it is none.
+    #: Of a member of an array: the array's id; empty: it is none.
     array_id: str = ""
+    #: Of a member of an array: its index; None: it is none.
     array_index: int | None = None
-    #: How close together its members are placed, such as ``rack``; empty: wherever there is room.
+    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
+    #: between them, or as a dict such as {"required": "rack"}; empty: anywhere.
     topology: str = ""
+    # end written
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

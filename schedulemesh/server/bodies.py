@@ -138,19 +138,26 @@ class _Submitted(Body, frozen=True, kw_only=True):
     task_id: str
     labels: dict[str, str] | None = None
     priority: float | str | None = None
+    # begin written body all queued
     #: Seconds from its start to its end.
     estimated_duration: float | str | None = None
     #: The user that it belongs to; null: the owner of the token.
     owner: str | None = None
     #: Evictions after which it cannot be evicted any more; null: as the policy says.
     max_preemptions: int | None = None
-    #: Seconds that each of its attempts may run; null: what its pool says.
+    #: Seconds that each of its attempts may run, from its start; then it is saved and ended. null: what its
+    #: pool says.
     max_run_s: float | str | None = None
-    #: Seconds for which its GPUs may be idle, twice; null: what its pool says.
+    #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; null:
+    #: what its pool says.
     idle_s: float | str | None = None
-    #: Ids of tasks that it starts after: when they have completed, "any:ID" however it ends, "fail:ID" when
-    #: it does not complete. It waits in the queue; null: none.
+    #: The tasks that it starts after, in the queue: an id alone or ``ok:ID`` when that one has completed,
+    #: ``any:ID`` however it ends, ``fail:ID`` when it does not complete.
     after: list[str] | str | None = None
+    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
+    #: between them, or as a dict such as {"required": "rack"}; null: anywhere.
+    topology: str | dict[str, Any] | None = None
+    # end written
     #: Whether it waits in the queue where it does not fit; else it is refused.
     queue: bool = False
     #: Seconds from the notice of an eviction to its end; null: as the policy says.
@@ -161,9 +168,6 @@ class _Submitted(Body, frozen=True, kw_only=True):
     wait: bool | float = False
     #: Conditions on the labels of its nodes, as Ray's: "H100", "!H100", "in(H100, A100)", "!in(...)".
     label_selector: dict[str, str] | None = None
-    #: How close together its members are placed: "rack", "preferred:rack", "slice:8:rack", with commas
-    #: between them; or as an object such as {"required": "rack"}.
-    topology: str | dict[str, Any] | None = None
     #: The task with which it ends; null: none.
     parent: str | None = None
     #: The process that submits it, as HOST:PID; null: the token and its address.
@@ -238,20 +242,22 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     driver_gpus: float | None = None
     #: Seconds that each phase of a start may take: "environment", "load" and "constructor".
     start_limits: dict[str, float | str] | None = None
-    #: Indices of an array of jobs, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at
-    #: most ten run at once; or the number of jobs. Null: it is one job.
-    array: str | int | None = None
-    #: How often it is started again after its driver failed or was lost.
+    # begin written body ended runs
+    #: How often it is started again after its run failed, it could not be started, or it was lost.
     max_retries: int = 0
-    #: "retry", "grow" (with twice the memory) or "fail" when its process is killed because its node is short
-    #: of memory; null: "retry".
+    #: "requeue" or "drop" when it is evicted; null: "requeue".
+    on_preempted: str | None = None
+    #: What becomes of it when its process is killed because its node is short of memory: "retry" (as
+    #: ``max_retries`` says), "grow" (the same with twice the memory, each time) or "fail"; null: "retry".
     on_oom: str | None = None
     #: The most memory that "grow" gives it, in MB; null: the quota of its pool.
     oom_max_memory: float | str | None = None
-    #: "requeue" or "drop" when it is evicted.
-    on_preempted: str = "requeue"
     #: "end" or "requeue" when it has run for as long as it may; null: "end".
     on_time_limit: str | None = None
+    #: Of an array: its indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at most
+    #: ten run at once; or the number of its members. null: it is none.
+    array: str | int | None = None
+    # end written
     #: "warn" or "end": what happens where it holds more in Ray than it claims; null: as the policy says.
     over_claim: str | None = None
     #: Detached actors that stay when it ends, each as NAMESPACE/NAME.

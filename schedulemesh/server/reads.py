@@ -68,7 +68,7 @@ def _single(call: type[Call], route: Route) -> Single:
 LISTINGS = tuple(
     ListingEndpoint(
         path=listing.path,
-        summary=listing.summary,
+        summary=listing.summary or call.first_sentence().removesuffix("."),
         row=listing.row,
         key=listing.key,
         missing=listing.missing,

@@ -14,6 +14,7 @@ import typer
 from schedulemesh.cli.app import app
 from schedulemesh.cli.entry import MODULES, app_for
 from schedulemesh.cli.root import GROUPS
+from schedulemesh.cli.table_names import DECLARED
 from tests.cli.served import named_by_environment
 
 ALL = typer.main.get_group(app).commands
@@ -23,7 +24,7 @@ def parameters(command):
     return [(p.name, p.param_type_name, tuple(p.opts)) for p in command.params]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [*MODULES, *DECLARED])
 def test_a_command_alone_is_that_of_all(name):
     alone = typer.main.get_group(app_for([name, "--help"])).commands
     assert set(alone) < set(ALL)

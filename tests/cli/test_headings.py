@@ -12,6 +12,8 @@ from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.tasks import TaskListing, TaskStatus
 from schedulemesh.cli.headings import CHINESE, KINDS, RECORDS, STRATEGIES, name_of_fact
 from schedulemesh.cli.plugin_rows import plugin_rows
+from schedulemesh.cli.table_names import declared_tables
+from schedulemesh.cli.tables import columns_of
 from tests.sources import nodes
 
 #: Headings that are the same in both languages: units, and names of fields.
@@ -40,6 +42,17 @@ def test_every_heading_has_a_text_in_chinese():
     assert written - SAME - set(CHINESE) == set()
     sources = "".join(path.read_text(encoding="utf-8") for path in MODULES)
     assert [heading for heading in CHINESE if f'"{heading}"' not in sources] == []
+
+
+def test_every_heading_of_a_declared_table_has_a_text_in_chinese():
+    """It is given in the declaration where other tables do not have the heading."""
+    headings_of = {
+        (table.command, column.heading)
+        for _, listing, table in declared_tables()
+        for column in columns_of(listing.row, table)
+        if not (column.chinese or column.heading in SAME or column.heading in CHINESE)
+    }
+    assert headings_of == set()
 
 
 def test_tables_have_chinese_headings_where_chinese_is_asked_for(scheduler, run):

@@ -11,7 +11,9 @@ from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.job_options import JobOptions
 from schedulemesh.cli.texts import duration, megabytes, seconds
 from schedulemesh.domain.resources import amounts_text, parse_resources
+from schedulemesh.domain.task import FIELDS
 from schedulemesh.errors import InvalidRequestError
+from tests.api.written_parts import WORDS as WORDS_OF_FORMS
 
 
 @pytest.fixture
@@ -23,22 +25,15 @@ def submitted(scheduler, monkeypatch):
     return seen
 
 
-#: A value for each option, by which the job differs from one without it.
+#: A value for each option, by which the job differs from one without it; those of fields of a task need none.
 WORDS = {
     "pool": "p",
     "bundle": ["cpu=1"],
     "strategy": "PACK",
     "gpu_model": "H100",
     "node_label": ["zone=a"],
-    "topology": "rack",
     "priority": 9.0,
     "label": ["tier=premium"],
-    "time": "2h",
-    "max_run": "2h",
-    "on_time_limit": "requeue",
-    "idle": "10m",
-    "after": ["another"],
-    "array": "0-3",
     "working_dir": ".",
     "env": ["A=b"],
     "runtime_env": "{env_vars: {A: b}}",
@@ -49,13 +44,12 @@ WORDS = {
     "grace": "90s",
     "over_claim": "end",
     "keep_actor": ["caches/weights"],
-    "owner": "ada",
-    "retries": 2,
-    "on_oom": "grow",
-    "oom_max_memory": "64GB",
-    "on_preempted": "drop",
-    "max_preemptions": 3,
     "detached": True,
+}
+WORDS |= {
+    name: WORDS_OF_FORMS[field.option.form]
+    for field_name, field in FIELDS.items()
+    if field.option and (name := field.option.name or field_name) not in WORDS
 }
 #: Those that are read when the scheduler is asked; see the tests of amounts and ids.
 READ_LATER = {"task_id", "cpus", "gpus", "memory", "resource", "fallback"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from ray import cloudpickle
 
@@ -13,30 +12,21 @@ from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.core.agent import user_workers
 from schedulemesh.core.transport.user_code import ship_function
 from schedulemesh.domain.saved_state import SavedState, public_state
-from schedulemesh.domain.task import INTERNAL, TaskSpec
+from schedulemesh.domain.task import FIELDS, INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol.agents import Handled, pack, unpack
 from schedulemesh.protocol.public import candidate
 from schedulemesh.runtime.queries import StateView, saved_state
+from tests.api.written_parts import value_of
 from tests.engine.builders import Mesh, pool
-
-#: By type, a value that is no default.
-VALUES = {
-    str: "some text",
-    float: 7.5,
-    float | None: 60.0,
-    int | None: 3,
-    dict[str, str]: {"team": "search"},
-    tuple[str, ...]: ("another",),
-}
 
 SPEC = TaskSpec(
     **{
-        field.name: VALUES[field.type]
-        for field in msgspec.structs.fields(TaskSpec)
+        name: tuple(value) if isinstance(value := value_of(name), list) else value
+        for name, field in FIELDS.items()
         # A parent is a task that runs.
-        if field.name not in INTERNAL | {"parent"}
+        if field.shown and name != "parent"
     }
 )
 #: As rows have it, in which sequences are lists.

@@ -8,6 +8,7 @@ refused; afterwards the supervisor, which never restarted, is killed and knows a
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -27,7 +28,10 @@ from schedulemesh.api.call import Call
 from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core import RayScheduler
+from schedulemesh.domain.task import FIELDS
+from schedulemesh.domain.task_fields import Takers
 from schedulemesh.errors import ScheduleMeshError, SchedulerNotFoundError
+from tests.api.written_parts import value_of
 from tests.integration.hostile_values import HOSTILE, Values
 
 Kind = Callable[[random.Random], Any]
@@ -121,6 +125,11 @@ TASK: dict[str, Kind] = {
     "bundles": one_of(None, None, [{"cpu": 32}, {"cpu": 32}]),
     "driver_bundle": one_of(True, True, False, 1),
 }
+TASK |= {
+    name: one_of(None, value_of(name))
+    for name, field in FIELDS.items()
+    if field.takers is not Takers.NONE and name not in TASK
+}
 POOL: dict[str, Kind] = {
     "name": pool,
     "labels": labels,
@@ -165,7 +174,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         **{k: POOL[k] for k in ("name", "resources", "target_agents", "pg_pool_config")},
         **BUDGETS,
     },
-    "list_pools": {},
     "delete_pool": {
         "name": one_of("no-such-pool", "", 1),
         "drain": flag,
@@ -184,9 +192,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         "parent": one_of(None, "c", "d", "no-such-cohort"),
         "weight": one_of(1.0, 2),
     },
-    "list_cohorts": {},
-    "shares": {},
-    "budgets": {},
     "pg_pool_stats": {"pool": given_or_not(pool)},
     "create_agent": {
         "name": name,
@@ -243,7 +248,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         "grace_s": one_of(None, 0.0, -1.0),
         "over_claim": one_of(None, "end", "no"),
     },
-    "jobs": {},
     # In no pool, so that nothing starts.
     "submit_many": {
         "specs": one_of(
@@ -295,7 +299,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         "on_impossible": one_of(None, "skip", "drop"),
         "impossible_after_s": one_of(None, 60.0, -1.0),
     },
-    "get_queue_policy": {},
     "explain": {"task_id": name},
     "result": {"task_id": name},
     # Of tasks that do not exist: a wait for one that runs would last as long as it is given.
@@ -305,7 +308,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         "until": one_of("ended", "running", "done"),
         "progress": one_of(False),
     },
-    "list_tasks": {},
     "evaluate_preemption": {
         "incoming_task_priority": number,
         "incoming_task_pool": pool,
@@ -334,8 +336,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         ),
         "save_timeout": one_of(None, 1.0, 30.0),
     },
-    "get_preemption_policy": {},
-    "get_preemption_stats": {},
     "list_preemptions": {
         "task_id": given_or_not(name),
         "pool_name": given_or_not(pool),
@@ -343,7 +343,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         "limit": count,
     },
     "save_task_state": {"task_id": name},
-    "list_saved_states": {},
     "get_saved_state": {"task_id": name},
     "restore_task": {"saved_state": saved},
     # Pools of their own, because a handler is run by a worker of its own, which takes a second.
@@ -352,25 +351,16 @@ CALLS: dict[str, dict[str, Kind]] = {
         "preserver": one_of(None, keep_state),
         "restorer": one_of(None, take_state),
     },
-    "list_orphans": {},
     "end_orphans": {"names": one_of(None, [], ["no-such-orphan"])},
     "ensure_agent_health": {"timeout": one_of(1.0, 120.0)},
     "list_agents": {"pool_name": given_or_not(pool)},
     "delete_agent": {"name": name, "force": flag, "destroy_pg": given_or_not(flag)},
-    "stats": {},
-    "strategies": {},
-    "cluster_snapshot": {},
-    "node_names": {},
-    "external_usage": {},
-    "about": {},
     "list": {"address": one_of(None, "auto", "127.0.0.1:1")},
-    "alerts": {},
     "test_alerts": {"receiver": given_or_not(name)},
     "drain_node": {"node_id": one_of("no-such-node"), "deadline": one_of(None, 1.0)},
     "undrain_node": {"node_id": one_of("no-such-node")},
     "drain_pool": {"pool_name": one_of("no-such-pool"), "deadline": one_of(None, 1.0)},
     "undrain_pool": {"pool_name": one_of("no-such-pool")},
-    "drain_status": {},
     "create_window": {
         "name": name,
         "start": one_of("2030-01-01T00:00Z", "2030-01-01", 5.0, None),
@@ -390,7 +380,6 @@ CALLS: dict[str, dict[str, Kind]] = {
         "replace": flag,
     },
     "delete_window": {"name": name},
-    "list_windows": {},
     "history": {
         "task_id": given_or_not(name),
         "pool": given_or_not(pool),
@@ -413,6 +402,13 @@ CALLS: dict[str, dict[str, Kind]] = {
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.
 ENDING = {"detach", "shutdown", "supervisor_handle", "future", "dashboard", "metrics_text"}
 ENDING |= {"job_logs", "task_logs", "lease", "get_lease"}
+CALLS |= {
+    name: {}
+    for name, call in inspect.getmembers(RayScheduler, inspect.isfunction)
+    if not name.startswith("_")
+    and list(inspect.signature(call).parameters) == ["self"]
+    and name not in ENDING
+}
 #: Tags of all requests.
 TAGS = [str(kind.__struct_config__.tag) for kind in Call.__subclasses__()]
 

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 
 from schedulemesh.cli import checks as doctor
 from schedulemesh.cli.app import app
+from schedulemesh.cli.table_names import DECLARED
 from schedulemesh.core.client.scheduler import RayScheduler
 from tests.command_runner import run_command
 from tests.docs.test_command_line import commands
@@ -26,8 +27,9 @@ from tests.runtime.chat_services import ChatServer, slack
 
 POOL, OTHER = "研究-大模型训练", "线上服务"
 FORMATS = ("table", "wide", "json", "yaml", "csv", "name")
-#: What each command that looks is called with.
+#: What each command that looks is called with; those that are declared with a call need nothing.
 LOOKS = {
+    **{name: [] for name in DECLARED},
     "status": [],
     "list": [],
     "top": ["--count", "1"],
@@ -44,15 +46,12 @@ LOOKS = {
     "tasks wait": ["--until", "running", "高"],
     "wait": ["--until", "running", "高"],
     "evaluate": ["--pool", POOL, "--cpus", "2"],
-    "states": [],
     "leases": [],
     "groups": [],
     "jobs": [],
     "external": [],
     "queue": [],
     "explain": ["排队"],
-    "shares": [],
-    "budgets": [],
     "preemptions": ["--since", "1h"],
     "metrics": [],
     "alerts": [],

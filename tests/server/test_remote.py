@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 import threading
 
@@ -44,43 +45,6 @@ def test_the_calls_are_those_of_the_other_scheduler_objects(remote):
         remote.create_pool("q", resources={"cpus": 1})
 
 
-#: The arguments of each call that succeeds on a scheduler that is ``filled``, in this order.
-CALLS = {
-    **dict.fromkeys(("about", "alerts", "audit", "cluster_snapshot", "drain_status", "events"), ()),
-    **dict.fromkeys(("external_usage", "get_metrics", "get_preemption_policy", "history"), ()),
-    **dict.fromkeys(("get_preemption_stats", "get_queue_policy", "jobs", "list_agents"), ()),
-    **dict.fromkeys(("list_cohorts", "list_orphans", "list_pools", "list_preemptions"), ()),
-    **dict.fromkeys(("budgets", "shares"), ()),
-    **dict.fromkeys(("list_queue", "list_saved_states", "list_tasks", "pg_pool_stats"), ()),
-    **dict.fromkeys(("stats", "strategies", "usage", "ensure_agent_health", "node_names"), ()),
-    **dict.fromkeys(("configure_queue", "update_preemption_policy"), ()),
-    **dict.fromkeys(("create_pool", "ensure_pool", "resize_pool", "drain_pool"), ("new",)),
-    "undrain_pool": ("new",),
-    "rename_pool": ("new", "renamed"),
-    "ensure_cohort": ("team",),
-    "create_cohort": ("empty",),
-    "rename_cohort": ("empty", "still-empty"),
-    "delete_cohort": ("still-empty",),
-    "evaluate_preemption": (9.0, "p"),
-    "explain": ("first",),
-    "wait": (["first"], 5.0, "running"),
-    **dict.fromkeys(("hold_task", "release_task", "move_to_front"), ("waits-1",)),
-    "set_time_limit": ("waits-1", 3600.0),
-    "set_priority": ("waits-1", 4.0),
-    "cancel_task": ("waits-1",),
-    "cancel_tasks": (["waits-2"],),
-    "end_orphans": ([],),
-    "complete_task": ("second",),
-    "submit_job": ("new-job", ["true"], "renamed"),
-    "array": ("many",),
-    "delete_agent": ("second-agent",),
-    **dict.fromkeys(("drain_node", "undrain_node", "cordon_node"), ("node-1",)),
-    "create_window": ("w", "2090-01-01T00:00Z", 3600.0),
-    "list_windows": (),
-    "delete_window": ("w",),
-}
-#: Those that are given by their names.
-_NAMED = {"submit_job": {"queue": True}, "create_window": {"all_nodes": True}}
 #: The arguments of those that are refused there, and the code.
 REFUSED = {
     "delete_pool": (("p",), "pool_in_use"),
@@ -105,6 +69,52 @@ OTHERS = {
     ),
     *("name", "restore_task", "task_logs", "test_alerts"),
 }
+
+
+def without_arguments(cls):
+    """The public calls of a class that have to be given nothing."""
+    for name, call in inspect.getmembers(cls, inspect.isfunction):
+        parameters = inspect.signature(call).parameters.values()
+        required = [
+            p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+        ]
+        if not name.startswith("_") and required == ["self"]:
+            yield name
+
+
+#: The arguments of each call that succeeds on a scheduler that is ``filled``, in this order.
+CALLS = {
+    **{
+        n: ()
+        for n in without_arguments(HttpScheduler)
+        if n not in {*REFUSED, *OTHERS, "end_orphans"}
+    },
+    **dict.fromkeys(("create_pool", "ensure_pool", "resize_pool", "drain_pool"), ("new",)),
+    "undrain_pool": ("new",),
+    "rename_pool": ("new", "renamed"),
+    "ensure_cohort": ("team",),
+    "create_cohort": ("empty",),
+    "rename_cohort": ("empty", "still-empty"),
+    "delete_cohort": ("still-empty",),
+    "evaluate_preemption": (9.0, "p"),
+    "explain": ("first",),
+    "wait": (["first"], 5.0, "running"),
+    **dict.fromkeys(("hold_task", "release_task", "move_to_front"), ("waits-1",)),
+    "set_time_limit": ("waits-1", 3600.0),
+    "set_priority": ("waits-1", 4.0),
+    "cancel_task": ("waits-1",),
+    "cancel_tasks": (["waits-2"],),
+    "end_orphans": ([],),
+    "complete_task": ("second",),
+    "submit_job": ("new-job", ["true"], "renamed"),
+    "array": ("many",),
+    "delete_agent": ("second-agent",),
+    **dict.fromkeys(("drain_node", "undrain_node", "cordon_node"), ("node-1",)),
+    "create_window": ("w", "2090-01-01T00:00Z", 3600.0),
+    "delete_window": ("w",),
+}
+#: Those that are given by their names.
+_NAMED = {"submit_job": {"queue": True}, "create_window": {"all_nodes": True}}
 
 
 def test_every_public_call_works_or_says_what_it_needs(remote, tmp_path, capsys):

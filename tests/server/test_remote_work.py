@@ -27,7 +27,7 @@ from schedulemesh.client.task_fields import JobFields
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState, public_state
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import FIELDS, PARSERS, TaskSpec
 from schedulemesh.errors import (
     InvalidRequestError,
     JobFailedError,
@@ -39,6 +39,7 @@ from schedulemesh.protocol.agents import KeptResult, RunReport, pack
 from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.bodies import NewJob, NewLease
+from tests.api.written_parts import value_of
 from tests.runtime.fake_backend import FakeBackend
 from tests.server.work import ask
 
@@ -107,6 +108,10 @@ JOB = {
     "fallback_strategy": [{"label_selector": {"zone": "b"}, "resources": {"cpu": 2}}],
     "topology": {"required": "block", "preferred": "rack"},
 }
+#: Of the other fields of a task.
+JOB |= {
+    name: value_of(name) for name in JobFields.__annotations__.keys() & FIELDS.keys() - JOB.keys()
+}
 
 
 def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
@@ -140,12 +145,10 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
         "SPREAD",
         "end",
     )
-    assert (task.labels, task.estimated_duration, task.owner) == ({"team": "a"}, 60.0, "ada")
-    assert (task.on_preempted, task.max_preemptions, task.max_retries) == ("drop", 3, 2)
-    assert (task.priority, task.on_oom) == (7.0, "grow")
-    assert (task.max_run_s, task.on_time_limit, task.idle_s) == (7200.0, "requeue", 600.0)
-    assert (task.array, task.topology) == ("0-9%2", "block,preferred:rack")
+    assert (task.priority, task.array, task.topology) == (7.0, "0-9%2", "block,preferred:rack")
     assert task.after == ("ok:first", "any:second")
+    of_task = JOB.keys() & PARSERS.keys()
+    assert {n: getattr(task, n) for n in of_task} == {n: PARSERS[n](JOB[n]) for n in of_task}
     assert (submission.queue, submission.request_id) == (True, "once")
     assert submission.client == schedulemesh.api.values.client_name()
 

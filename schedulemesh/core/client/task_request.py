@@ -156,12 +156,12 @@ def submission(
     gang = parse_gang(arguments)
     built = _all_built(arguments, gang)
     until_runs, wait_s = parse_wait(arguments.get("wait", False))
-    asked = _agent(caller, arguments, gang, built)
+    new_agent = _agent(caller, arguments, gang, built)
     requested = TaskSubmitted(
-        agent=asked.spec,
-        default_resources=asked.default_resources,
-        selector=asked.selector,
-        choose_node=asked.choose_node,
+        agent=new_agent.spec,
+        default_resources=new_agent.default_resources,
+        selector=new_agent.selector,
+        choose_node=new_agent.choose_node,
         task=task,
         request_id=_name(arguments, "request_id") or uuid.uuid4().hex,
         dry_run=parse_flag(arguments.get("dry_run", False), "dry_run"),
