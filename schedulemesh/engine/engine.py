@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -34,7 +35,7 @@ from schedulemesh.engine.lifecycle import (
     windows,
 )
 from schedulemesh.engine.lifecycle.audit import change_answered, change_received
-from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
+from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity, serve_in_portions
 from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
 from schedulemesh.engine.lifecycle.group_reports import (
     group_create_failed,
@@ -99,6 +100,47 @@ StimulusT = TypeVar("StimulusT", bound=Stimulus)
 Handler = Callable[[Transaction, StimulusT], "RequestOutcome | None"]
 
 
+class DividedTick:
+    """A tick that is made in portions, each of which is a step. If nothing happens in between, it decides as
+    if it were not divided.
+    """
+
+    def __init__(
+        self, tx: Transaction, stimulus: s.ClockTicked, handle: Callable[[], None]
+    ) -> None:
+        tx.portion = stimulus.portion
+        self._tx, self._stimulus, self._portions = tx, stimulus, self._all(handle)
+        #: What had happened when it was interrupted.
+        self._seen = self._changes()
+
+    def _all(self, handle: Callable[[], None]) -> Iterator[None]:
+        handle()
+        yield from serve_in_portions(self._tx, self._stimulus)
+        _note_tick(self._tx, self._stimulus, 0)
+
+    def _changes(self) -> tuple[int, int]:
+        state = self._tx.state
+        return (state.spared.facts, state.queue.advanced)
+
+    def step(self, stimulus: s.ClockTicked | s.TickContinued, now: float) -> Step:
+        """Make the next portion. It happens when the tick began, or when others have changed something since
+        then: what was found out before holds for that time.
+        """
+        tx = self._tx
+        facts, instructions = len(tx.facts), len(tx.instructions)
+        if self._changes() != self._seen:
+            tx.resume(now)
+        is_unfinished = next(self._portions, self) is not self
+        self._seen = self._changes()
+        return Step(
+            facts=tuple(tx.facts[facts:]),
+            instructions=tuple(tx.instructions[instructions:]),
+            stimulus=stimulus,
+            at=tx.now,
+            is_unfinished=is_unfinished,
+        )
+
+
 class Engine:
     """Decides everything, deterministically: the same stimuli give the same steps."""
 
@@ -114,6 +156,8 @@ class Engine:
         self.strategies = strategies or Strategies(node_strategy)
         #: Whether a step failed after it had made something true, so that the state holds half of it.
         self.torn = False
+        #: A tick that is not finished.
+        self._tick: DividedTick | None = None
         self._explained = ExplainedReasons()
         self._handlers: dict[
             type[Stimulus], Callable[[Transaction, s.AnyStimulus], RequestOutcome | None]
@@ -174,7 +218,14 @@ class Engine:
         """Process a stimulus that happens ``now``, in seconds since 1970. The state changes by the facts of
         the step, and by nothing else ever.
         """
+        if isinstance(stimulus, s.TickContinued):
+            return self._portion_of_tick(stimulus, now)
         tx = Transaction(self.state, now, self.strategies)
+        if isinstance(stimulus, _TICKS):
+            self._tick = None
+            if isinstance(stimulus, s.ClockTicked) and stimulus.portion:
+                self._tick = DividedTick(tx, stimulus, partial(_tick, tx, stimulus))
+                return self._portion_of_tick(stimulus, now)
         try:
             if isinstance(stimulus, RequestStimulus):
                 outcome = self._answer(tx, stimulus)
@@ -194,6 +245,19 @@ class Engine:
             stimulus=stimulus,
             at=now,
         )
+
+    def _portion_of_tick(self, stimulus: s.ClockTicked | s.TickContinued, now: float) -> Step:
+        """The next portion of the tick that is under way; an empty step where none is."""
+        tick, self._tick = self._tick, None
+        if tick is None:
+            return Step(stimulus=stimulus, at=now)
+        try:
+            step = tick.step(stimulus, now)
+        except BaseException:
+            self.torn = True
+            raise
+        self._tick = tick if step.is_unfinished else None
+        return step
 
     def _answer(self, tx: Transaction, request: s.AnyRequest) -> RequestOutcome | None:
         """The outcome of a request. A final one is remembered, and is the outcome of every repetition."""

@@ -26,6 +26,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stimulus: AnyStimulus | None = None
     #: When the stimulus happened, in seconds since 1970.
     at: float = 0.0
+    #: Whether it is the beginning of a tick that is to be continued; see ``TickContinued``.
+    is_unfinished: bool = False
 
 
 class Transaction:
@@ -38,6 +40,8 @@ class Transaction:
         "hosts",
         "instructions",
         "now",
+        "portion",
+        "resumed",
         "revoked",
         "state",
         "strategies",
@@ -48,6 +52,10 @@ class Transaction:
         self.state = state
         self.now = now
         self.strategies = strategies
+        #: How much of a pass over the queue is made at once, in classes that are tried; 0: all of it.
+        self.portion = 0
+        #: How often others had changed something when it was continued.
+        self.resumed = 0
         #: Whether any elastic gang existed before the step.
         self.had_elastic = bool(state.elastic)
         #: When running tasks end by earlier runs, as far as that was asked for in this step; see
@@ -63,6 +71,12 @@ class Transaction:
         #: Agents whose claims were revoked, each with its task where that came from the queue; they are put
         #: back when the claims for which they were revoked are made.
         self.revoked: list[tuple[Agent, RunningTask | None]] = []
+
+    def resume(self, now: float) -> None:
+        """Go on later, after others have changed something."""
+        self.now = now
+        self.resumed += 1
+        self.estimated_ends.clear()
 
     def emit(self, fact: AnyFact) -> None:
         """Make a fact true."""

@@ -59,8 +59,11 @@ class PortionTurns:
             async with self._lock:
                 began = time()
                 work(portion)
-                took_s = time() - began
-                for _ in range(STEPS_BETWEEN):
-                    await asyncio.sleep(0)
-                if (pending := self._pending()) is not None:
-                    await asyncio.wait([pending], timeout=MOST_PATIENCE * took_s)
+                await self.serve_others(time() - began)
+
+    async def serve_others(self, took_s: float) -> None:
+        """Return once others have been served, after a portion that took so many seconds."""
+        for _ in range(STEPS_BETWEEN):
+            await asyncio.sleep(0)
+        if (pending := self._pending()) is not None:
+            await asyncio.wait([pending], timeout=MOST_PATIENCE * took_s)

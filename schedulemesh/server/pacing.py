@@ -21,8 +21,8 @@ Value = TypeVar("Value")
 
 #: The rest after something, in times of what was computed for it, and in seconds at most.
 REST, MAX_REST_S = 4.0, 2.0
-#: Seconds of a search above which the rest after it is longer by as many times as the search is longer.
-SHORT_SEARCH_S = 0.001
+#: The rest after a search, in the same.
+SEARCH_REST = 20.0
 
 
 class Elsewhere:
@@ -96,10 +96,10 @@ class TokenSearchPace(SearchPace):
     """
 
     def rest_after(self, computed_s: float) -> float:
-        """See TokenPace. Others wait for the rest of a search that is under way: of one that is twice as long
-        for twice as long, so it is to be under way half as often.
+        """See TokenPace. Others wait for the rest of a search that is under way, so searches are to be under
+        way for a small part of the time.
         """
-        return super().rest_after(computed_s) * max(1.0, computed_s / SHORT_SEARCH_S)
+        return SEARCH_REST * computed_s
 
 
 async def _answered(

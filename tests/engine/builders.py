@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -110,6 +110,27 @@ def on(*units: tuple[int, float]) -> Devices:
 def gpu_ids(devices: Devices) -> tuple[str, ...]:
     """The names of devices that are called by their numbers."""
     return tuple(str(i) for i, _ in devices.units)
+
+
+def in_portions(
+    engine: Engine,
+    stimulus: s.AnyStimulus,
+    now: float,
+    between: Callable[[], object] = lambda: None,
+) -> Step:
+    """What an engine decides; on a tick class by class, where ``between`` comes in between."""
+    if not isinstance(stimulus, s.ClockTicked):
+        return engine.handle(stimulus, now)
+    steps = [engine.handle(s.ClockTicked(portion=1), now)]
+    while steps[-1].is_unfinished:
+        between()
+        steps.append(engine.handle(s.TickContinued(), now))
+    return Step(
+        facts=tuple(fact for step in steps for fact in step.facts),
+        instructions=tuple(order for step in steps for order in step.instructions),
+        stimulus=stimulus,
+        at=now,
+    )
 
 
 class NothingSpared(SparedWork):

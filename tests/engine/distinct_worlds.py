@@ -52,6 +52,8 @@ class Digested(Mesh):
 class Life:
     """One of the two lives of a world; equal as long as the same is decided."""
 
+    mesh_type = Digested
+
     def __init__(self, seed):
         self.dice = dice = random.Random(seed)
         names = [f"n{number}" for number in range(dice.randint(1, 5))]
@@ -66,11 +68,12 @@ class Life:
             for name in names
         }
         self.lost = {}
-        self.mesh = Digested(nodes=self.nodes.values())
+        self.mesh = self.mesh_type(nodes=self.nodes.values())
         self.mesh.handle(s.ClassProbed(class_key="c"))
         self.order()
         if dice.random() < 0.3:
             self.mesh.policy(same_pool_priority_threshold=dice.choice((0.5, 2.0)))
+        self.name_labels()
         self.pools = ["p", "q", "r"][: dice.choice((1, 1, 2, 3))]
         for name in self.pools:
             self.define(name)
@@ -93,6 +96,11 @@ class Life:
             shortest_preempts=dice.random() < 0.2,
             estimates=dice.random() < 0.15,
         )
+
+    def name_labels(self):
+        """Have rules of preemption name other labels, or none."""
+        rules = self.dice.choice(({}, {}, {"team": {"a": ["b"]}}, {"user": {"0": ["1"]}}))
+        self.mesh.policy(label_preemption_rules=rules)
 
     def define(self, name):
         """Define a pool of some kind, mostly of one whose classes are indexed."""
@@ -123,7 +131,8 @@ class Life:
         self.count += 1
         how = {}
         if not self.plain:
-            how["labels"] = {"team": dice.choice("ab")} if dice.random() < 0.3 else None
+            labels = {"team": "ab", "user": "0123456789"}
+            how["labels"] = {k: dice.choice(v) for k, v in labels.items() if dice.random() < 0.3}
             how["node_labels"] = {"model": dice.choice("xy")} if dice.random() < 0.2 else None
             if dice.random() < 0.1:
                 how["fallbacks"] = [{"model": "y", "takes": {"cpu": dice.randint(1, 8), "gpu": 1}}]
@@ -150,9 +159,9 @@ class Life:
             **how,
         )
 
-    def live(self):
-        """Let it happen."""
-        steps = (
+    def steps(self):
+        """What may happen, as often as it is likely."""
+        return (
             [self.submit] * 3
             + [self.report] * 5
             + [self.end] * 5
@@ -161,6 +170,10 @@ class Life:
             + [self.change] * 2
             + [self.cancel, self.node_change, self.redefine, self.window, self.fail]
         )
+
+    def live(self):
+        """Let it happen."""
+        steps = self.steps()
         for _ in range(STEPS):
             self.mesh.now += self.dice.uniform(0, 3)
             self.dice.choice(steps)()
@@ -227,9 +240,11 @@ class Life:
         self.mesh.observe(*self.nodes.values())
 
     def redefine(self):
-        """A pool or the order of the queue changes."""
-        if self.dice.random() < 0.7:
+        """A pool, the labels that matter, or the order of the queue changes."""
+        if self.dice.random() < 0.6:
             self.define(self.dice.choice(self.pools))
+        elif self.dice.random() < 0.4:
+            self.name_labels()
         else:
             self.order()
 

@@ -35,7 +35,7 @@ from schedulemesh.engine.messages.outcomes import ProbeNeeded
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.placement.strategies import NODE_STRATEGIES, Strategies
 from schedulemesh.engine.transaction import Step
-from tests.engine.builders import Mesh, NothingSpared, amount, differences
+from tests.engine.builders import Mesh, NothingSpared, amount, differences, in_portions
 from tests.engine.random_specs import (
     AGENTS,
     BUNDLES,
@@ -73,7 +73,7 @@ def unlike(step: Step, told: Step) -> list[str]:
 
 
 class TwinMesh(Mesh):
-    """A mesh with a twin that is told the same and must do the same."""
+    """A mesh with a twin, whose ticks are divided, that is told the same and must do the same."""
 
     twin: Engine | None = None
 
@@ -93,7 +93,7 @@ class TwinMesh(Mesh):
         if list(decode_facts(encode_facts(step.facts))) != list(step.facts):
             raise Diverged(f"what was written is not what is read: {step.facts}")
         if self.twin is not None:
-            told = self.twin.handle(stimulus, self.now)
+            told = in_portions(self.twin, stimulus, self.now)
             if told != step:
                 raise Diverged("\n".join(unlike(step, told)))
         return step

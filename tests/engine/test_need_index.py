@@ -13,6 +13,7 @@ import pytest
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.admission import queue_pass
 from schedulemesh.engine.admission.sure_refusals import UnrefusedClasses
+from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state import need_index
 from schedulemesh.engine.state.invariants import BrokenInvariant, check
 from schedulemesh.engine.state.need_index import LeastNeed, NeedGroup, NeedIndex
@@ -143,6 +144,52 @@ def test_an_index_that_is_not_as_if_made_anew_breaks_an_invariant(change):
         check(mesh.state)
 
 
+def labelled():
+    """A mesh in which tasks with ten values of a label wait."""
+    mesh = Mesh(
+        pool("p", cpu=100, memory=1_000, gpu=8), nodes=[node("n", cpu=100, memory=100, gpu=8)]
+    )
+    mesh.run("busy", cpu=1, memory=100, gpu=1)
+    for number in range(40):
+        user = {"user": str(number % 10)}
+        mesh.queue(f"t{number}", cpu=1, memory=60 + number, gpu=1, labels=user)
+    return mesh
+
+
+def test_labels_that_no_rule_names_make_no_groups():
+    mesh = labelled()
+    queued = mesh.state.queue.pools["p"]
+    assert list(queued.by_need.groups) == [((), (), UNIT, ())]
+    mesh.policy(label_preemption_rules={"user": {"1": ["2"]}})
+    mesh.tick(1.0)
+    named = {alike[0] for alike in queued.by_need.groups}
+    assert named == {(), (("user", "1"),), (("user", "2"),)}
+    mesh.policy(label_preemption_rules={})
+    mesh.tick(1.0)
+    assert len(queued.by_need.groups) == 1
+
+
+def test_a_label_that_a_rule_names_from_now_on_lets_a_task_evict():
+    mesh = labelled()
+    mesh.run("low", cpu=1, labels={"user": "2"}, class_key="c")
+    mesh.tick(1.0)
+    assert not mesh.ends
+    mesh.handle(s.ClassProbed(class_key="c"))
+    mesh.queue("high", cpu=99, labels={"user": "1"}, class_key="c")
+    mesh.policy(label_preemption_rules={"user": {"1": ["2"]}})
+    mesh.tick(1.0)
+    assert [agent.partition("-")[0] for agent in mesh.ends] == ["low"]
+
+
+def test_a_label_that_names_its_user_makes_no_search_of_its_own(monkeypatch):
+    counted = counted_searches(monkeypatch)
+    mesh = labelled()
+    mesh.run("beside", cpu=1)  # what was in vain before may help now
+    counted.clear()
+    mesh.tick(1.0)
+    assert counted == ["t0"]
+
+
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_what_is_left_out_changes_no_decision(seed):
     World(seed).run()
@@ -171,8 +218,8 @@ def test_a_smaller_task_starts_behind_many_that_have_no_room():
         assert set(mesh.starts) == {"t0", "small"}
 
 
-@pytest.mark.parametrize("busy_priority", [5.0, 9.0])
-def test_where_nobody_may_be_evicted_victims_are_searched_for_once(monkeypatch, busy_priority):
+def counted_searches(monkeypatch):
+    """The tasks for which victims are searched from now on."""
     counted, search = [], queue_pass.start_with_evictions
 
     def counting(tx, task, request):
@@ -180,6 +227,12 @@ def test_where_nobody_may_be_evicted_victims_are_searched_for_once(monkeypatch, 
         return search(tx, task, request)
 
     monkeypatch.setattr(queue_pass, "start_with_evictions", counting)
+    return counted
+
+
+@pytest.mark.parametrize("busy_priority", [5.0, 9.0])
+def test_where_nobody_may_be_evicted_victims_are_searched_for_once(monkeypatch, busy_priority):
+    counted = counted_searches(monkeypatch)
     whole = {"cpu": 100, "memory": 1_000, "gpu": 1}
     mesh = Mesh(pool("p", **whole), nodes=[node("n", **whole)])
     mesh.run("busy", "p", busy_priority, cpu=1, memory=1, gpu=1)

@@ -13,7 +13,14 @@ from schedulemesh.api.tasks import CompleteTask, ExplainTask, ListTasks
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import Response, encode_answer
-from schedulemesh.server.pacing import MAX_REST_S, REST, SearchPace, TokenPace, TokenSearchPace
+from schedulemesh.server.pacing import (
+    MAX_REST_S,
+    REST,
+    SEARCH_REST,
+    SearchPace,
+    TokenPace,
+    TokenSearchPace,
+)
 from tests.protocol.processor import Processor
 from tests.runtime import virtual_time
 
@@ -59,10 +66,10 @@ async def three(searches):
 @pytest.mark.parametrize(
     ("search_s", "own_s", "rest_s"),
     [
-        (0.0005, 0.0, 0.0005 * REST),
-        (0.0, 0.001, 0.001 * REST),
-        (0.002, 0.0, 2 * 0.002 * REST),
-        (0.003, 0.007, 10 * 0.01 * REST),
+        (0.0005, 0.0, 0.0005 * SEARCH_REST),
+        (0.0, 0.001, 0.001 * SEARCH_REST),
+        (0.002, 0.0, 0.002 * SEARCH_REST),
+        (0.003, 0.007, 0.01 * SEARCH_REST),
         (10.0, 0.0, MAX_REST_S),
     ],
 )
@@ -77,7 +84,8 @@ def test_each_begins_after_a_rest_in_times_of_what_the_last_one_has_computed(
 def test_a_flood_of_others_that_delays_the_answers_makes_no_rest_longer():
     searches = Searches(waits_s=30.0, search_s=0.001)
     virtual_time.run(three(searches))
-    assert searches.begins == pytest.approx([0.0, 30.004, 60.008])
+    rest_s = 0.001 * SEARCH_REST
+    assert searches.begins == pytest.approx([0.0, 30.0 + rest_s, 2 * (30.0 + rest_s)])
 
 
 async def after_one_that_is_refused(searches):
@@ -92,7 +100,7 @@ async def after_one_that_is_refused(searches):
 def test_what_is_refused_has_been_searched():
     searches = Searches(waits_s=0.0, search_s=0.01)
     assert virtual_time.run(after_one_that_is_refused(searches)) == 2
-    assert searches.begins == pytest.approx([0.0, 10 * 0.01 * REST])
+    assert searches.begins == pytest.approx([0.0, 0.01 * SEARCH_REST])
 
 
 async def after_one_that_fails(searches):
@@ -122,7 +130,7 @@ async def after_clients_that_go_away(searches):
 def test_a_search_whose_client_has_gone_away_keeps_its_turn_and_has_its_rest():
     searches = Searches(waits_s=2.0, search_s=0.015)
     assert virtual_time.run(after_clients_that_go_away(searches)) == 2
-    assert searches.begins == pytest.approx([0.0, 2.0 + 15 * 0.015 * REST])
+    assert searches.begins == pytest.approx([0.0, 2.0 + 0.015 * SEARCH_REST])
 
 
 def test_what_is_a_search():
@@ -132,9 +140,16 @@ def test_what_is_a_search():
     assert not CompleteTask(request_id="r", task_id="a").searches
 
 
-def test_pages_of_all_tokens_do_not_rest_longer_after_long_searches():
-    assert SearchPace().rest_after(0.02) == 0.02 * REST
-    assert TokenSearchPace().rest_after(0.02) == pytest.approx(20 * 0.02 * REST)
+def test_a_search_that_is_twice_as_long_rests_twice_as_long_and_those_of_pages_less():
+    pace = TokenSearchPace()
+    assert pace.rest_after(0.02) == pytest.approx(2 * pace.rest_after(0.01))
+    assert SearchPace().rest_after(0.02) == 0.02 * REST < pace.rest_after(0.02)
+
+
+def test_searches_with_one_token_take_a_twentieth_of_the_time_at_most():
+    for computed_s in (0.0005, 0.005, 0.05, 0.1):
+        cycle_s = computed_s + min(MAX_REST_S, TokenSearchPace().rest_after(computed_s))
+        assert computed_s / cycle_s <= 0.05
 
 
 async def four_screens(processor):

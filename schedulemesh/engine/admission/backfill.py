@@ -97,6 +97,8 @@ class Backfill:
         self._without: set[str] = set()
         #: By pool.
         self._refusals: dict[str, list[StartWouldDelay]] = {}
+        #: How often they were forgotten.
+        self.forgets = 0
 
     def permitted(self, request: Request, entry: Entry) -> Request | None:
         """The request, if need be in another place, where it delays no start of a task that comes before it;
@@ -211,6 +213,7 @@ class Backfill:
         """Others may be backfilled now: one with a reserved start has started."""
         self._refusals.clear()
         self._without.clear()
+        self.forgets += 1
 
     def may_be_over(self, task: QueuedTask) -> bool:
         """Whether a task may be over before a reserved start that it might delay."""

@@ -52,6 +52,11 @@ class FairClasses:
         self._short: set[AskedClasses] = set()
         self.passed = _FIRST
 
+    def leave_out(self, served: Collection[QueueClass], opened: int) -> None:
+        """Serve neither these classes nor those that were opened later."""
+        self._dropped.update(served)
+        self._opened = opened
+
     def begin_anew(self) -> None:
         """There were facts: other classes may come first, or be short of quota."""
         self.facts, self.passed, self._is_checked = len(self._tx.facts), _FIRST, True

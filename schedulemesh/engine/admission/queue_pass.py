@@ -20,8 +20,7 @@ turns, and so do the tasks of a pool (``turns``). A reclaim does not wait for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from math import inf
 
 import msgspec
@@ -55,6 +54,7 @@ from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.requeue import release_quota
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts
+from schedulemesh.engine.admission.serving_order import Comparison, OpenClasses, ServingOrder
 from schedulemesh.engine.admission.sure_refusals import (
     NO_SEARCHES,
     SureRefusals,
@@ -108,37 +108,46 @@ _GROUPS = frozenset((AgentEnded, GroupEnded, GroupReady))
 _LOOKED_AT = 2_000
 #: At so many of each class it looks in any case.
 _LOOKED_AT_LEAST = 20
+#: How many classes that are tried without a search take as long as one search for victims.
+SEARCH_WORK = 25
 #: Before every place.
 _FIRST: Entry = (-inf, 0, "")
 
 
 def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
     """Start the queued tasks that fit after this step."""
-    queue = tx.state.queue
     if isinstance(stimulus, (ClockTicked, RecoveryObserved)):
-        changed = queue.changed
-        _cancel_expired(tx)
-        _promote_overdue(tx)
-        estimate_all(tx)
-        heads, evictions = _complete_pass(tx)
-        finish_revocations(tx)
-        estimate_new(tx)
-        starts = reserve_starts(tx, [head for head in heads if head.task_id in queue.by_id])
-        if (queue.turns.evictions, queue.turns.starts) != (evictions, starts):
-            tx.emit(TurnsPassed(at=tx.now, evictions=evictions, starts=starts))
-        if all(type(fact) is AnswersForgotten for fact in tx.facts):
-            # A tick that decides nothing is in no history, so it must not change what later steps do.
-            queue.changed = queue.changed or changed
+        for _ in serve_queue_at_tick(tx):
+            pass
         return
     estimate_new(tx)
     kinds = {type(fact) for fact in tx.facts}
     if ClassLoaded in kinds:
-        _complete_pass(tx)
+        for _ in _complete_pass(tx):
+            pass
         finish_revocations(tx)
         estimate_new(tx)
         return
     _serve_step(tx, kinds)
     estimate_new(tx)
+
+
+def serve_queue_at_tick(tx: Transaction) -> Iterator[None]:
+    """The same on a tick, which may be divided: it yields where others may be served."""
+    queue = tx.state.queue
+    changed = queue.changed
+    _cancel_expired(tx)
+    _promote_overdue(tx)
+    estimate_all(tx)
+    heads, evictions = yield from _complete_pass(tx)
+    finish_revocations(tx)
+    estimate_new(tx)
+    starts = reserve_starts(tx, [head for head in heads if head.task_id in queue.by_id])
+    if (queue.turns.evictions, queue.turns.starts) != (evictions, starts):
+        tx.emit(TurnsPassed(at=tx.now, evictions=evictions, starts=starts))
+    if all(type(fact) is AnswersForgotten for fact in tx.facts):
+        # A tick that decides nothing is in no history, so it must not change what later steps do.
+        queue.changed = queue.changed or changed
 
 
 def _serve_step(tx: Transaction, kinds: Collection[type[Fact]]) -> None:
@@ -166,12 +175,13 @@ def serve_before(tx: Transaction) -> None:
 def _serve_changed(tx: Transaction) -> None:
     while tx.state.queue.changed:
         # Once more where a task with a reserved start has started: it holds others back no longer.
-        _Pass(tx).run()
+        for _ in _Pass(tx).run():
+            pass
 
 
-def _complete_pass(tx: Transaction) -> tuple[list[QueuedTask], str]:
-    """Try every class, and with evictions, too. The first tasks for which starts are reserved, and the pool
-    with which the searches of the next tick begin.
+def _complete_pass(tx: Transaction) -> Generator[None, None, tuple[list[QueuedTask], str]]:
+    """Try every class, and with evictions, too; see ``_Pass.run``. The first tasks for which starts are
+    reserved, and the pool with which the searches of the next tick begin.
     """
     queue = tx.state.queue
     queue.advance(tx.now)
@@ -181,17 +191,27 @@ def _complete_pass(tx: Transaction) -> tuple[list[QueuedTask], str]:
     queue.reopen_all()
     waiting = set(queue.pools)
     turn, begin = in_turn(waiting, queue.turns.evictions, SEARCHES)
-    served = _Pass(tx, turn)
-    served.run()
+    served = yield from _run(_Pass(tx, turn))
     searches, waiting = served.searches, waiting - turn
     while waiting and searches < SEARCHES:
         turn, begin = in_turn(waiting, begin, SEARCHES - searches)
         for pool_name in sorted(turn):
             queue.reopen(pool_name)
-        further = _Pass(tx, turn, only=turn)
-        further.run()
+        further = yield from _run(_Pass(tx, turn, only=turn))
         searches, waiting = searches + further.searches, waiting - turn
     return served.heads, begin if waiting else queue.turns.evictions
+
+
+def _run(one: _Pass) -> Generator[None, None, _Pass]:
+    """Make a pass; it goes on with what is left of it where others have changed something meanwhile."""
+    while True:
+        for _ in one.run():
+            yield
+            if one.is_interrupted:
+                break
+        else:
+            return one
+        one = one.continued()
 
 
 def _note_freed(tx: Transaction) -> None:
@@ -332,18 +352,50 @@ class _Pass:
         self._shares: dict[str, ShareKey] = {}
         self._book = Shares(tx.state, tx.now)
         self._facts = 0
+        #: Of a pass that is made in portions: how much of one is done, which classes were served, and how
+        #: many had been opened when it began; those that are opened later are not served.
+        self._work = 0
+        self._served: set[QueueClass] = set()
+        self._opened = tx.state.queue.opened
+        self._resumed = tx.resumed
 
-    def run(self) -> None:
-        """Start what fits of the open classes."""
+    def run(self) -> Iterator[None]:
+        """Start what fits of the open classes. In a tick that is divided it yields where others may be
+        served; if they change something, this pass ends there, and ``continued`` is the rest of it.
+        """
         queue = self._tx.state.queue
         queue.changed = False
         by_usage = queue.policy.order == "dominant_share"
-        self._serve_all(*self._open_classes(), self._usage if by_usage else None)
+        yield from self._serve_all(self._open_classes(), self._usage if by_usage else None)
         borrowers, self._borrowers = self._borrowers or [], None
         borrowers += self._of_freed_trees()
         if borrowers:
-            others, fair = with_fair_pools(self._tx, borrowers, self._later)
-            self._serve_all(others, fair, [], self._share)
+            opened = OpenClasses(*with_fair_pools(self._tx, borrowers, self._later))
+            yield from self._serve_all(opened, self._share)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether others have changed something since it began, or yielded last."""
+        return self._tx.resumed > self._resumed
+
+    def continued(self) -> _Pass:
+        """A pass over those classes that this one has not served yet, and that were there when it began; what
+        this one has found out of others may hold no longer.
+        """
+        rest, queue = _Pass(self._tx, self._turn, self._only), self._tx.state.queue
+        rest._opened, rest._served = self._opened, self._served
+        rest.searches, rest._turns, rest._settled = self.searches, self._turns, self._settled
+        rest._looks, rest._blocked = self._looks, self._blocked
+        rest.heads = [
+            head
+            for head in self.heads
+            if queue.by_id.get(head.task_id) is head and head.queue_class is not None
+        ]
+        rest._has_head = {head.pool_name for head in rest.heads}
+        # What other steps have found short of quota may still evict.
+        for pool_name in queue.pools if self._only is None else sorted(self._only):
+            queue.reopen(pool_name)
+        return rest
 
     def _of_freed_trees(self) -> list[QueueClass]:
         """The classes that were short of quota, and might borrow some of what was freed in their trees of
@@ -365,86 +417,37 @@ class _Pass:
         return opened
 
     def _serve_all(
-        self,
-        classes: list[QueueClass],
-        fair: dict[str, FairClasses],
-        groups: list[UnrefusedClasses],
-        share: Callable[[QueueClass], ShareKey] | None,
-    ) -> None:
-        """Serve these classes, those of fair pools, and of groups those that may start: those with the lowest
-        share first (None: all have the same), then in the order of the queue; a fair pool is served in the
-        order of its owners, at the place of its first task. Shares only grow while tasks start, so one that
-        has grown is put back.
-        """
-        served = [c for c in classes if c.entries]
-        #: Of the fair pools, by the place of one of their classes in ``served``.
-        fair_at: dict[int, FairClasses] = {}
-        for fair_classes in fair.values():
-            if (first := self._first_of(fair_classes)) is not None:
-                fair_at[len(served)] = fair_classes
-                served.append(first)
-        #: By the negative numbers that stand for them in the order.
-        group_at = {~number: group for number, group in enumerate(groups)}
-
-        def place(number: int) -> tuple[ShareKey, Entry, int]:
-            queue_class, others = served[number], fair_at.get(number)
-            entry = self._later.get(queue_class) or queue_class.first
-            if others is not None:
-                value, place_number, task_id = entry  # as other pools see it
-                entry = max((float(value), place_number, task_id), others.passed)
-            return (() if share is None else share(queue_class), entry, number)
-
-        heap = [place(number) for number in range(len(served))]
-        heapify(heap)
-        if group_at:
-            self._seek(heap, group_at, None)
-        while heap:
-            earlier_share, earlier_entry, number = heappop(heap)
-            facts, group, group_number = len(self._tx.facts), group_at.get(number), number
-            if group is not None:
-                taken = group.take(earlier_entry)
-                if taken is None:
-                    continue
-                number = len(served)
-                served.append(taken)
-            queue_class, others_of_pool = served[number], fair_at.get(number)
-            if others_of_pool is not None:
-                first = self._first_of(others_of_pool)
-                if first is None:
-                    continue
-                queue_class = served[number] = first
-            elif not queue_class.entries:
-                continue  # owners have reached their limits, or as many members of an array run as may
-            may_come_later = queue_class.owners or others_of_pool is not None
-            if heap and may_come_later and place(number)[1] > earlier_entry:
-                heappush(heap, place(number))
+        self, opened: OpenClasses, share: Callable[[QueueClass], ShareKey] | None
+    ) -> Iterator[None]:
+        """Serve these classes in their order; see ``run``. ``share``: see ``Comparison``."""
+        by = Comparison(
+            share=share,
+            later=self._later,
+            first_of=self._first_of,
+            refuses=self._refuses,
+            forgets=lambda: self._backfill.forgets,
+        )
+        order = ServingOrder(self._tx, opened, by)
+        while (queue_class := order.next()) is not None:
+            again = self._serve(queue_class) and bool(queue_class.entries)
+            order.note(queue_class, again=again)
+            if not self._tx.portion:
                 continue
-            grown = share is not None and share(queue_class) > earlier_share
-            if grown or (self._serve(queue_class) and queue_class.entries):
-                if others_of_pool is not None:
-                    others_of_pool.sort_anew()
-                    if self._first_of(others_of_pool) is None:
-                        continue
-                heappush(heap, place(number))
-            elif others_of_pool is not None:
-                others_of_pool.drop(queue_class)
-                heappush(heap, (earlier_share, earlier_entry, number))
-            if group_at and facts != len(self._tx.facts):
-                self._seek(heap, group_at, earlier_entry)
-            elif group is not None:
-                self._seek(heap, {group_number: group}, earlier_entry)
+            if not again and queue_class not in (self._borrowers or [])[-1:]:
+                self._served.add(queue_class)
+            if self._is_portion_over():
+                yield
 
-    def _seek(
-        self,
-        heap: list[tuple[ShareKey, Entry, int]],
-        group_at: dict[int, UnrefusedClasses],
-        entry: Entry | None,
-    ) -> None:
-        """Put these groups into the order, each with its first class behind this place that may start."""
-        for number, group in group_at.items():
-            group.seek(entry, self._refuses(group))
-            if group.entry is not None:
-                heappush(heap, ((), group.entry, number))
+    def _is_portion_over(self) -> bool:
+        """Whether others may be served before the next class. Not before those are who wait for what this
+        pass has decided.
+        """
+        tx = self._tx
+        self._work += 1
+        if self._work < tx.portion or tx.woken or tx.revoked or tx.state.running.children.orphans:
+            return False
+        self._work = 0
+        return True
 
     def _refuses(self, group: UnrefusedClasses) -> Callable[[LeastNeed], bool]:
         """What says of classes of a group that surely none of them starts."""
@@ -470,9 +473,19 @@ class _Pass:
         rank, firsts = turns.begin, group.pool.firsts
         return firsts[rank] if rank is not None and rank < len(firsts) else None
 
-    def _open_classes(
-        self,
-    ) -> tuple[list[QueueClass], dict[str, FairClasses], list[UnrefusedClasses]]:
+    def _open_classes(self) -> OpenClasses:
+        """See ``_listed``; of what a pass in portions continues, the rest."""
+        opened, served = self._listed(), self._served
+        if not served:
+            return opened
+        for fair_classes in opened.fair.values():
+            fair_classes.leave_out(served, self._opened)
+        for group in opened.groups:
+            group.leave_out(served, self._opened)
+        rest = [c for c in opened.classes if c not in served and c.opened <= self._opened]
+        return OpenClasses(rest, opened.fair, opened.groups)
+
+    def _listed(self) -> OpenClasses:
         """The classes that the pass tries one by one, those of fair pools, and the groups of pools in which
         there are many.
         """
@@ -502,7 +515,7 @@ class _Pass:
                 alone, groups_of_pool = by_need(self._tx, pool, pool_name)
                 classes += [c for c in alone if c not in pool.closed]
                 groups += groups_of_pool
-        return classes, fair, groups
+        return OpenClasses(classes, fair, groups)
 
     def _first_of(self, fair_classes: FairClasses) -> QueueClass | None:
         """The class of a fair pool that is served next; None: none of it may start."""
@@ -731,6 +744,7 @@ class _Pass:
             return Tried.IN_VAIN
         if request.fits_now and (behind or start(self._tx, task, may_preempt=False)):
             return Tried.IN_VAIN if behind else Tried.STARTED
+        self._work += SEARCH_WORK
         request = msgspec.structs.replace(request, only_reclaims=not full)
         return start_with_evictions(self._tx, task, request)
 

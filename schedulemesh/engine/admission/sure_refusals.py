@@ -126,6 +126,11 @@ class UnrefusedClasses:
         #: The place of the next one; None: there is none.
         self.entry: Entry | None = None
 
+    def leave_out(self, served: Iterable[QueueClass], opened: int) -> None:
+        """Serve neither these classes nor those that were opened later."""
+        self._taken.update(served)
+        self._opened = opened
+
     def take(self, entry: Entry) -> QueueClass | None:
         """The class at this place, which is not in the group from now on; None: another one is the next."""
         if entry != self.entry:
@@ -135,11 +140,19 @@ class UnrefusedClasses:
             self._taken.add(queue_class)
         return queue_class
 
-    def seek(self, entry: Entry | None, is_refused: Callable[[LeastNeed], bool]) -> None:
-        """Have the first class behind this place, or of all, be the next one that is not refused."""
+    def seek(
+        self,
+        entry: Entry | None,
+        is_refused: Callable[[LeastNeed], bool],
+        *,
+        begin: bool = False,
+    ) -> None:
+        """Have the first class behind this place, or of all, be the next one that is not refused; ``begin``:
+        or at this place.
+        """
         index = self.pool.by_need
         group = None if index is None else index.groups.get(self.alike)
-        self.entry = None if group is None else group.first_behind(entry, is_refused)
+        self.entry = None if group is None else group.first_behind(entry, is_refused, begin=begin)
         while group is not None and self.entry is not None and not self._serves(self.entry):
             self.entry = group.first_behind(self.entry, is_refused)
 

@@ -14,7 +14,7 @@ from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.ways import has_ways
 from schedulemesh.engine.transaction import Transaction
 
-#: The pool of a task, its labels, and those of the nodes that it asks for.
+#: The pool of a task, its labels that rules of preemption name, and the labels of the nodes that it asks for.
 _Similar = tuple[str, tuple[tuple[str, str], ...], NodeLabels]
 
 
@@ -42,7 +42,7 @@ class VainEvictions:
         """
         if not self._limits:
             return False
-        limits = self._limits.get(_similar(task), ())
+        limits = self._limits.get(self._similar(task), ())
         if not limits or not self._takes_one_node(task):
             return False
         need, priority = need_of(self._tx.state, task), task.spec.priority
@@ -55,7 +55,7 @@ class VainEvictions:
         """
         if not self._nobody or not self._takes_one_node(task):
             return False
-        most, facts = self._nobody.get(_similar(task), (-inf, 0))
+        most, facts = self._nobody.get(self._similar(task), (-inf, 0))
         return task.spec.priority <= most and facts == len(self._tx.facts)
 
     def note(self, task: QueuedTask, *, searched: bool) -> None:
@@ -72,7 +72,7 @@ class VainEvictions:
             return
         if tx.state.running.ordered and Limits(tx.state, task.pool_name, tx.now, task).came_first:
             return
-        similar, priority = _similar(task), spec.priority
+        similar, priority = self._similar(task), spec.priority
         others = self._limits.get(similar, ())
         self._limits[similar] = [
             (most, least) for most, least in others if most > priority or not need.fits(least)
@@ -102,11 +102,7 @@ class VainEvictions:
         need = need_of(state, task)
         return groups_asked(state, submission, task.pool_name, need) is None
 
-
-def _similar(task: QueuedTask) -> _Similar:
-    labels = task.spec.labels
-    return (
-        task.pool_name,
-        tuple(sorted(labels.items())) if labels else (),
-        task.submission.agent.node_labels,
-    )
+    def _similar(self, task: QueuedTask) -> _Similar:
+        labels = task.spec.labels
+        relevant = self._tx.state.running.relevant(labels) if labels else ()
+        return (task.pool_name, relevant, task.submission.agent.node_labels)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from schedulemesh.engine.admission.groups import replenish
 from schedulemesh.engine.admission.pending import continue_start, finish_revocations
-from schedulemesh.engine.admission.queue_pass import serve_queue
+from schedulemesh.engine.admission.queue_pass import serve_queue, serve_queue_at_tick
 from schedulemesh.engine.lifecycle.children import end_orphans
 from schedulemesh.engine.lifecycle.dependencies import note_ends, settle_dependencies
 from schedulemesh.engine.lifecycle.elastic import follow_cores
@@ -38,8 +40,36 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
         return
     # Nearly always there is nothing of most of this to do, and to find that out calls nothing.
     state = tx.state
-    orphans = state.running.children.orphans
-    arrays, dependents = state.arrays, state.queue.dependents
+    orphans, arrays = state.running.children.orphans, state.arrays
+    dependents = state.queue.dependents
+    ended = orphans or arrays.over or dependents.ended or dependents.broken
+    if ended or tx.revoked or tx.woken or tx.had_elastic or state.elastic:
+        _serve_ended(tx)
+    if state.queue.by_id:
+        serve_queue(tx, stimulus)
+        # A task that gets a new placement group is admitted first, and has its group created then.
+        _serve_woken(tx)
+    if state.groups.of_pool or state.drains.ending or orphans or arrays.over or dependents.ended:
+        _serve_rest(tx, stimulus)
+
+
+def serve_in_portions(tx: Transaction, stimulus: AnyStimulus) -> Iterator[None]:
+    """The same on a tick that is divided: it yields where others may be served."""
+    _serve_ended(tx)
+    if tx.state.queue.by_id:
+        yield from serve_queue_at_tick(tx)
+        _serve_woken(tx)
+    _serve_rest(tx, stimulus)
+
+
+def _serve_ended(tx: Transaction) -> None:
+    """End what ends with the tasks that have ended, and serve agents."""
+    state = tx.state
+    orphans, arrays, dependents = (
+        state.running.children.orphans,
+        state.arrays,
+        state.queue.dependents,
+    )
     if orphans:
         end_orphans(tx)
     if tx.had_elastic or state.elastic:
@@ -52,10 +82,16 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
         _serve_woken(tx)
     if arrays.over or dependents.ended or dependents.broken:
         settle_dependencies(tx)
-    if state.queue.by_id:
-        serve_queue(tx, stimulus)
-        # A task that gets a new placement group is admitted first, and has its group created then.
-        _serve_woken(tx)
+
+
+def _serve_rest(tx: Transaction, stimulus: AnyStimulus) -> None:
+    """Give pools the groups that they lack, and note what has ended."""
+    state = tx.state
+    orphans, arrays, dependents = (
+        state.running.children.orphans,
+        state.arrays,
+        state.queue.dependents,
+    )
     if state.groups.of_pool and _may_replenish(tx, stimulus):
         before = len(tx.facts)
         replenish(tx)

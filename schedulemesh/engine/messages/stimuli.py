@@ -427,6 +427,14 @@ class ClusterObserved(Stimulus, frozen=True, kw_only=True):
 class ClockTicked(Stimulus, frozen=True, kw_only=True):
     """Time has passed; holds and remembered answers may have expired."""
 
+    #: After how many classes of waiting tasks others may be served; 0: after all. Then ``TickContinued``
+    #: follows until the tick is finished.
+    portion: int = 0
+
+
+class TickContinued(Stimulus, frozen=True, kw_only=True):
+    """The tick goes on that has begun last, if it is not finished."""
+
 
 class StatesOutlived(Stimulus, frozen=True, kw_only=True):
     """Saved states of preempted tasks are too old, or too large together, to be kept."""
@@ -560,6 +568,7 @@ AnyStimulus = Union[
     ClassProbeFailed,
     ClusterObserved,
     ClockTicked,
+    TickContinued,
     StatesOutlived,
     RecoveryObserved,
     SupervisorBegan,

@@ -69,6 +69,9 @@ def _check_queue(state: MeshState) -> None:
             task = queue.by_id[task_id]
             _expect(task.pool_name == name, "task {} is in two queues", task_id)
             _expect((task.queue_class is None) == (task_id in later), "task {} is ready", task_id)
+        for queue_class in (*pool.classes.values(), *pool.withheld.values()):
+            relevant = state.running.relevant(queue_class.labels)
+            _expect(queue_class.relevant == relevant, "labels of a class of {}", name)
         _check_need_index(name, pool)
     sizes = sum(pool.size for pool in queue.pools.values())
     _expect(

@@ -61,7 +61,7 @@ from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.request_updates import RememberedOutcomes, RequestFacts
-from schedulemesh.engine.state.spared_work import OF_WAITING_TASKS, SparedWork
+from schedulemesh.engine.state.spared_work import CHANGE_NO_SEARCH, SparedWork
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 from schedulemesh.engine.state.tokens import Tokens
@@ -83,7 +83,12 @@ class MeshState:
         #: Those of ``running``, which counts the members that have an agent.
         self.arrays = self.running.arrays
         self.queue = Queue(
-            self.running.children, dependents, self.owners, self.arrays, self.budgets
+            self.running.children,
+            dependents,
+            self.owners,
+            self.arrays,
+            self.budgets,
+            self.running.relevant,
         )
         self.groups = GroupTable()
         #: By name.
@@ -186,7 +191,8 @@ class MeshState:
     def evolve(self, fact: f.AnyFact) -> None:
         """Make the fact true. A fact that cannot be is a broken promise and raises."""
         kind = type(fact)
-        if kind not in OF_WAITING_TASKS:
+        self.spared.facts += 1
+        if kind not in CHANGE_NO_SEARCH or (kind is q.TaskCancelled and self._empties_queue(fact)):
             self.spared.revision += 1
             self.spared.leaving = None
             if self.spared.beside_reserved:
@@ -194,6 +200,11 @@ class MeshState:
         self._apply[kind](fact)
         while self.arrays.turned:
             self.queue.sort_array(self.arrays.turned.popitem()[0])
+
+    def _empties_queue(self, fact: f.AnyFact) -> bool:
+        """Whether it is the last task of its pool's queue that is cancelled: others may borrow then."""
+        task = self.queue.by_id[fact.task_id] if isinstance(fact, q.TaskCancelled) else None
+        return task is not None and self.queue.size(task.pool_name) == 1
 
     def count_members(self) -> None:
         """Count the members of arrays, once all agents and tasks of a snapshot are there."""
@@ -315,6 +326,7 @@ class MeshState:
         for pool_name in self.owners.pools:
             self.queue.rank_owners(pool_name)
         self.running.partition_by(self.preemption.ranks.named(), ClassOrder.of(fact.policy))
+        self.queue.name_labels()
         for node in self.cluster.nodes.values():
             node.version += 1
         self.policy_changes = [*self.policy_changes[-99:], fact]

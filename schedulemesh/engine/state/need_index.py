@@ -20,8 +20,8 @@ from schedulemesh.engine.state.fair_order import Entry
 #: How many classes are in a block at most.
 BLOCK = 32
 
-#: What the classes of a group have in common: the labels of their tasks, those of the nodes that they ask
-#: for, and how much of GPUs and of custom resources.
+#: What the classes of a group have in common: those labels of their tasks that rules of preemption name, the
+#: labels of the nodes that they ask for, and how much of GPUs and of custom resources.
 Alike = tuple[tuple[tuple[str, str], ...], NodeLabels, int, tuple[tuple[str, int], ...]]
 
 
@@ -125,21 +125,28 @@ class NeedGroup:
         self._note(number)
 
     def first_behind(
-        self, entry: Entry | None, is_refused: Callable[[LeastNeed], bool]
+        self,
+        entry: Entry | None,
+        is_refused: Callable[[LeastNeed], bool],
+        *,
+        begin: bool = False,
     ) -> Entry | None:
-        """The place of the first class behind this place, or of all, that is not refused; None: all are."""
+        """The place of the first class behind this place, or of all, that is not refused; None: all are.
+        ``begin``: the one at this place is the first that is looked at.
+        """
+        bisect = bisect_left if begin else bisect_right
         if not self.blocks:
             return None
         if self._least is None:
             self._least = joined([block.least for block in self.blocks])
         if is_refused(self._least):
             return None
-        number = 0 if entry is None else bisect_right(self._lasts, entry)
+        number = 0 if entry is None else bisect(self._lasts, entry)
         for block in self.blocks[number:]:
             if is_refused(block.least):
                 continue
-            begin = 0 if entry is None else bisect_right(block.entries, entry)
-            for need in block.needs[begin:]:
+            index = 0 if entry is None else bisect(block.entries, entry)
+            for need in block.needs[index:]:
                 if not is_refused(need):
                     return need.first
         return None

@@ -33,7 +33,13 @@ from schedulemesh.engine.state.fair_order import Entry, FairFirsts
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.no_room import NoRoom
 from schedulemesh.engine.state.owners import Owners
-from schedulemesh.engine.state.queue_classes import ClassKey, OwnerEntries, PoolQueue, QueueClass
+from schedulemesh.engine.state.queue_classes import (
+    ClassKey,
+    OwnerEntries,
+    PoolQueue,
+    QueueClass,
+    Relevant,
+)
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 from schedulemesh.engine.state.queued_tasks import FRONT, QueuedTask, Reservation, order_value
 
@@ -71,6 +77,7 @@ class Queue:
         owners: Owners,
         arrays: Arrays,
         budgets: Budgets,
+        relevant: Relevant,
     ) -> None:
         #: What owners hold, in the pools that count them.
         self.owners = owners
@@ -83,6 +90,8 @@ class Queue:
         self.dependents = dependents
         #: Those of running tasks, which may wait here.
         self.children = children
+        #: Which labels tell tasks apart in preemption.
+        self._relevant = relevant
         #: Queues that are not empty, by the names of their pools.
         self.pools: dict[str, PoolQueue] = {}
         #: The task whose agent will have this name.
@@ -100,6 +109,8 @@ class Queue:
         #: What tasks asked for that found no placement group, since room was freed or a group changed last:
         #: the pool, the shape of a new group, and the reserved shape that they may have.
         self.no_group: set[tuple[str, GroupShape, GroupShape | None]] = set()
+        #: How many tasks may start whose time has come, which is no fact.
+        self.advanced = 0
         #: Whether a class may fit that did not before.
         self.changed = False
         #: Ids of the tasks with a reserved start.
@@ -486,6 +497,7 @@ class Queue:
         """Let the tasks start whose time has come."""
         while self.is_due(now):
             _, task_id = self._delayed.pop(0)
+            self.advanced += 1
             task = self.by_id[task_id]
             self._leave(task)
             self._enter(task)
@@ -638,6 +650,8 @@ class Queue:
         queue_class = pool.classes.get(key) or pool.withheld.get(key)
         if queue_class is None:
             queue_class = pool.new_class(key)
+            if queue_class.relevant:
+                queue_class.relevant = self._relevant(queue_class.labels)
             self.open_class(queue_class)
             self.changed = True
         return queue_class
@@ -735,6 +749,11 @@ class Queue:
             elif room != of_owner.room or of_owner.admitted < room:
                 pool.set_room(queue_class, of_owner, room)
                 self._note_withheld(pool, queue_class)
+
+    def name_labels(self) -> None:
+        """The rules of preemption name other labels than before."""
+        for pool in self.pools.values():
+            pool.name_labels(self._relevant)
 
     def rank_owners(self, pool_name: str) -> None:
         """Have the owners of a fair pool come in another order, as past use counts in another way."""

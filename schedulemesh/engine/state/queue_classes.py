@@ -7,7 +7,7 @@ not wait, until the owner has room for them. So an owner at its limit keeps nobo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from math import inf
 from typing import ClassVar
@@ -46,6 +46,9 @@ ClassKey = tuple[
 #: What the tasks of a class ask for, the labels of nodes, and their alternatives: what payment depends on.
 #: The flavor is that of extra members, which have one already.
 Asked = tuple[Resources | None, NodeLabels, tuple[Alternative, ...], str]
+
+#: Those of some labels that rules of preemption name, sorted.
+Relevant = Callable[[Labels], tuple[tuple[str, str], ...]]
 
 #: Labels of nodes, and what is asked for on one of them, for each way of running.
 Places = tuple[tuple[NodeLabels, Resources], ...]
@@ -136,6 +139,7 @@ class QueueClass:
         "owners",
         "pool_name",
         "priority",
+        "relevant",
         "shortest",
         "submissions",
     )
@@ -144,6 +148,8 @@ class QueueClass:
         self.key = key
         self.pool_name, self.priority = key[:2]
         self.labels: Labels = dict(key[6])
+        #: Those of its labels that rules of preemption name.
+        self.relevant = key[6]
         #: What each of them asks for; None: what is usual in the pool.
         self.need = key[2]
         #: Of a fair pool, all classes that ask for the same; None: the pool is not fair.
@@ -197,7 +203,7 @@ class QueueClass:
             return None
         if alternatives or flavor or self.extra:
             return None
-        return (key[6], key[9], need.gpu, need.custom)
+        return (self.relevant, key[9], need.gpu, need.custom)
 
     def least_need_at(self, entry: Entry) -> LeastNeed:
         """The class alone in ``NeedIndex``, with this first entry."""
@@ -354,6 +360,12 @@ class PoolQueue:
             group = queue_class.group
             if group is not None:
                 self.by_need.groups[group].shorten(queue_class.first, queue_class.shortest)
+
+    def name_labels(self, relevant: Relevant) -> None:
+        """Other labels of its classes are named by the rules of preemption."""
+        self.by_need, self.apart = None, {}
+        for queue_class in (*self.classes.values(), *self.withheld.values()):
+            queue_class.relevant = relevant(queue_class.labels)
 
     def withhold(self, queue_class: QueueClass) -> None:
         """Have a class, of which no entry may start, wait for that."""

@@ -344,6 +344,7 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
         state.owners.half_life_s = part.policy.usage_half_life_s
         state.preemption = PreemptionRules(part.policy)
         state.running.partition_by(state.preemption.ranks.named(), ClassOrder.of(part.policy))
+        state.queue.name_labels()
     state.epoch = state.epoch if part.epoch is None else part.epoch
     if part.actor_names is not None:
         state.actor_names = part.actor_names

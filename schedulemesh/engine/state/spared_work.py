@@ -7,17 +7,34 @@ from __future__ import annotations
 
 from typing import Any
 
+from schedulemesh.engine.messages.audit_facts import ChangeAnswered, ChangeReceived
+from schedulemesh.engine.messages.facts import AnswersForgotten, RequestAnswered
 from schedulemesh.engine.messages.queue_facts import (
     ReservationDropped,
     StartReserved,
+    TaskCancelled,
     TaskQueued,
     Ticked,
     TurnsPassed,
 )
 from schedulemesh.engine.state.queued_tasks import Reservation
 
-#: Facts that change nothing but which tasks wait, and which of them have a reserved start.
-OF_WAITING_TASKS = frozenset((ReservationDropped, StartReserved, TaskQueued, Ticked, TurnsPassed))
+#: Facts that change nothing on which a search for victims rests: which tasks wait (unless the last one of a
+#: pool is cancelled), which of them have a reserved start, what was answered, and what is recorded of that.
+CHANGE_NO_SEARCH = frozenset(
+    (
+        AnswersForgotten,
+        ChangeAnswered,
+        ChangeReceived,
+        RequestAnswered,
+        ReservationDropped,
+        StartReserved,
+        TaskCancelled,
+        TaskQueued,
+        Ticked,
+        TurnsPassed,
+    )
+)
 #: How many tasks are remembered.
 _TASKS = 10_000
 
@@ -26,9 +43,11 @@ class SparedWork:
     """What was found out about tasks that wait, for one revision of the state."""
 
     def __init__(self) -> None:
-        #: Increases with every fact that is not ``OF_WAITING_TASKS``, which then clears ``leaving``
+        #: Increases with every fact that is not in ``CHANGE_NO_SEARCH``, which then clears ``leaving``
         #: and ``beside_reserved``.
         self.revision = 0
+        #: Increases with every fact.
+        self.facts = 0
         #: By task: the revision in which nothing made room for it, from when until when that holds, and
         #: whether there were candidates for an eviction.
         self._in_vain: dict[str, tuple[int, float, float, bool]] = {}
