@@ -7,8 +7,13 @@ import functools
 
 import pytest
 
+from schedulemesh.api.nodes import CordonNode
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.runtime.backend import BackendError, NodeView
+from schedulemesh.runtime.cluster import monitor
 from tests.runtime import life as lives
 from tests.runtime.fake_backend import FakeBackend
 from tests.runtime.life import NODE, SOON_S
@@ -48,6 +53,31 @@ def test_a_look_that_fails_does_not_blind_the_others(lived, monkeypatch, look, e
         assert "a" not in life.running.reactor.state.agents
         assert ticks.count("ClockTicked") >= 4
         monkeypatch.undo()
+
+    lived(story)
+
+
+def waiting(number):
+    """A task that asks for more than is free, and for something else than others."""
+    agent = AgentSpec(name=f"w{number}", pool_name="p", resources=NODE, class_key="class")
+    task = TaskSpec(task_id=f"w{number}", pool_name="p", priority=number / 10)
+    return TaskSubmitted(agent=agent, task=task, queue=True, choose_node=True)
+
+
+def test_requests_are_served_between_the_portions_of_a_tick(lived, monkeypatch):
+    monkeypatch.setattr(monitor, "_PORTION", 1)
+
+    async def story(life):
+        reactor, steps = life.running.reactor, []
+        await life.submit("a", cpu=4, gpu=2)
+        await reactor.steps([waiting(number) for number in range(8)], {})
+        reactor.subscribe(lambda step: steps.append(type(step.stimulus).__name__))
+        asked = life.ask(CordonNode(node_id="n", cordoned=True))
+        await life.running.monitor._tick()
+        assert asked.done()
+        begun, asked_for = steps.index("ClockTicked"), steps.index("CordonRequested")
+        assert begun < asked_for < len(steps) - 1 - steps[::-1].index("TickContinued")
+        assert reactor.state.cluster.nodes["n"].cordoned
 
     lived(story)
 
