@@ -54,7 +54,7 @@ from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.requeue import release_quota
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts
-from schedulemesh.engine.admission.serving_order import Comparison, OpenClasses, ServingOrder
+from schedulemesh.engine.admission.serving_order import OpenClasses, ServingOrder, TurnRules
 from schedulemesh.engine.admission.sure_refusals import (
     NO_SEARCHES,
     SureRefusals,
@@ -419,8 +419,8 @@ class _Pass:
     def _serve_all(
         self, opened: OpenClasses, share: Callable[[QueueClass], ShareKey] | None
     ) -> Iterator[None]:
-        """Serve these classes in their order; see ``run``. ``share``: see ``Comparison``."""
-        by = Comparison(
+        """Serve these classes in their order; see ``run``. ``share``: see ``TurnRules``."""
+        by = TurnRules(
             share=share,
             later=self._later,
             first_of=self._first_of,

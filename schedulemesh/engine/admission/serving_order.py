@@ -33,7 +33,7 @@ class OpenClasses(msgspec.Struct, frozen=True):
     groups: list[UnrefusedClasses] = []
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class TurnRules(msgspec.Struct, frozen=True, kw_only=True):
     """By what classes are compared."""
 
     #: The share of a class; None: all have the same.
@@ -51,7 +51,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 class ServingOrder:
     """The classes that are served, one after the other: ``next``, and ``note`` after each."""
 
-    def __init__(self, tx: Transaction, opened: OpenClasses, by: Comparison) -> None:
+    def __init__(self, tx: Transaction, opened: OpenClasses, by: TurnRules) -> None:
         self._tx, self._by = tx, by
         self._served = [c for c in opened.classes if c.entries]
         #: Of the fair pools, by the number of the class of theirs that is served next.
