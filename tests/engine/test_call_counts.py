@@ -103,8 +103,8 @@ def test_a_queue_in_which_all_tasks_differ_in_calls():
 
 
 def tick_in_calls(users):
-    """The calls of a tick of a full mesh, on which tasks of so many users wait in two pools, each with a label
-    that names its user.
+    """The calls of a tick of a full mesh, on which tasks of so many users wait in two pools. Each task has a
+    label that names its user.
     """
     engine = mesh(8)
     for number in range(32):
