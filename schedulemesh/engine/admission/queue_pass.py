@@ -414,6 +414,7 @@ class _Pass:
                         queue.open_class(queue_class)
                         opened.append(queue_class)
         queue.freed_trees.clear()
+        self._opened = queue.opened  # these are served, too
         return opened
 
     def _serve_all(

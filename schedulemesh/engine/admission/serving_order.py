@@ -88,9 +88,10 @@ class ServingOrder:
             self._number = number
             if (queue_class := self._class_at(number)) is None:
                 continue
-            if self._comes_later(queue_class):
+            may_come_later = queue_class.owners or number in self._fair_at
+            if may_come_later and self._comes_later():
                 heappush(self._heap, self._turn_of(number))
-            elif self._has_grown(queue_class):
+            elif self._by.share is not None and self._by.share(queue_class) > self._turn[0]:
                 self.note(queue_class, again=True)
             else:
                 return queue_class
@@ -136,15 +137,9 @@ class ServingOrder:
             self._served[number] = first
         return first
 
-    def _comes_later(self, queue_class: QueueClass) -> bool:
-        """Whether others come before a class by now."""
-        if not self._heap or not (queue_class.owners or self._number in self._fair_at):
-            return False
-        return self._turn_of(self._number)[1] > self._turn[1]
-
-    def _has_grown(self, queue_class: QueueClass) -> bool:
-        """Whether the share of a class has grown since its turn was noted."""
-        return self._by.share is not None and self._by.share(queue_class) > self._turn[0]
+    def _comes_later(self) -> bool:
+        """Whether others come by now before the class whose turn it is."""
+        return bool(self._heap) and self._turn_of(self._number)[1] > self._turn[1]
 
     def _taken_from(self, number: int) -> QueueClass | None:
         """The class of a group whose turn it is; None: another one is the next, or it does not start."""
