@@ -426,7 +426,7 @@ class _Pass:
             later=self._later,
             first_of=self._first_of,
             refuses=self._refuses,
-            forgets=lambda: self._backfill.forgets,
+            forgets=self._forgets,
         )
         order = ServingOrder(self._tx, opened, by)
         while (queue_class := order.next()) is not None:
@@ -438,6 +438,10 @@ class _Pass:
                 self._served.add(queue_class)
             if self._is_portion_over():
                 yield
+
+    def _forgets(self) -> tuple[int, int]:
+        """See ``TurnRules``: while others are evicted, every fact may change whom that helps."""
+        return (self._backfill.forgets, 0 if self._turn is None else len(self._tx.facts))
 
     def _is_portion_over(self) -> bool:
         """Whether others may be served before the next class. Not before those are who wait for what this
@@ -457,7 +461,11 @@ class _Pass:
             if pool_name not in self._blocked or not self._has_its_head(pool_name):
                 return nothing_refused
             if pool_name not in self._settled:
-                searches = (self._searched_from(group), self._vain.of(pool_name, group.alike))
+                searches = (
+                    self._searched_from(group),
+                    self._vain.of(pool_name, group.alike),
+                    self._vain.nobody_for(pool_name, group.alike),
+                )
         return SureRefusals(state, pool_name, group.alike, self._backfill, searches).include
 
     def _has_its_head(self, pool_name: str) -> bool:
@@ -707,11 +715,12 @@ class _Pass:
         tries = turns.tries if full else turns.reclaims
         if not full and not (tries.includes(rank) and may_take_back(self._tx.state, task)):
             return False
-        tries.note()
         if full and is_short and self._vain.finds_nobody(task):
-            tried = Tried.IN_VAIN
-        else:
-            tried = self._tried(task, full=full, behind=behind)
+            if not self._ahead:
+                self._vain.note(task, searched=False)
+            return False
+        tries.note()
+        tried = self._tried(task, full=full, behind=behind)
         if tried is Tried.LOADING:
             self._settled.add(pool_name)
         if tried in (Tried.IN_VAIN, Tried.SEARCHED_IN_VAIN) and full and not self._ahead:

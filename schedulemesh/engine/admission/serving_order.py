@@ -45,7 +45,7 @@ class TurnRules(msgspec.Struct, frozen=True, kw_only=True):
     #: What says of classes of a group that surely none of them starts. While tasks start, that holds for ever
     #: more classes, unless ``forgets`` has changed.
     refuses: Callable[[UnrefusedClasses], Callable[[LeastNeed], bool]]
-    forgets: Callable[[], int]
+    forgets: Callable[[], tuple[int, int]]
 
 
 class ServingOrder:

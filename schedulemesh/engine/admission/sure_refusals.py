@@ -21,12 +21,15 @@ from schedulemesh.engine.state.queue_classes import PoolQueue, QueueClass
 from schedulemesh.engine.transaction import Transaction
 
 #: For which classes victims are still searched in a pass: those from this place on (None: for none), without
-#: those that have no higher priority and need no less than one of these.
-Searches = tuple[Entry | None, Iterable[tuple[float, Resources]]]
+#: those that have no higher priority and need no less than one of these, and of those that lack quota or room
+#: without those that have no higher priority than this.
+Searches = tuple[Entry | None, Iterable[tuple[float, Resources]], float]
 #: Classes of a group, on average, from which on it pays to look for those that may start.
 LEAST_ALIKE = 4
+#: On so many nodes at most that have enough GPUs free the rest is looked at.
+_NODES = 16
 #: Nobody is evicted for any of them.
-NO_SEARCHES: Searches = (None, ())
+NO_SEARCHES: Searches = (None, (), -inf)
 
 
 class SureRefusals:
@@ -47,6 +50,11 @@ class SureRefusals:
         self._is_short = not has.fits(free) or (
             no_node_has_more and gpu > max(0, cluster.most_free_gpu)
         )
+        rooms = None
+        if gpu and no_node_has_more and not self._is_short:
+            rooms = cluster.free_with_gpu(gpu, _NODES)
+        #: The CPUs and memory that are free where there are enough GPUs; None: on many nodes.
+        self._rooms = None if rooms is None else [(room.cpu, room.memory) for room in rooms]
         #: CPUs and memory of what has no room.
         self._no_room = [
             (need.cpu, need.memory)
@@ -63,7 +71,7 @@ class SureRefusals:
             if other.limits.declared < longest
             if need.gpu <= gpu and (not need.custom or _has_custom(has, need))
         ]
-        self._searched_from, vain = searches
+        self._searched_from, vain, self._nobody = searches
         #: Priorities, CPUs and memory of what evictions do not help.
         self._vain = [
             (priority, need.cpu, need.memory)
@@ -73,20 +81,32 @@ class SureRefusals:
 
     def include(self, least: LeastNeed) -> bool:
         """Whether none of these classes starts."""
-        return self._keep_from_room(least) and (
+        if self._lack(least):
+            if least.priority <= self._nobody:
+                return True
+        elif not self._is_held_back(least):
+            return False
+        return (
             self._searched_from is None
             or least.last < self._searched_from
             or self._keep_from_victims(least)
         )
 
-    def _keep_from_room(self, least: LeastNeed) -> bool:
-        """Whether each of them lacks quota or room, or would delay a reserved start."""
+    def _lack(self, least: LeastNeed) -> bool:
+        """Whether each of them lacks quota or room."""
         cpu, memory, free = least.cpu, least.memory, self._free
         if self._is_short or (cpu and cpu > free.cpu) or (memory and memory > free.memory):
             return True
-        for other_cpu, other_memory in self._no_room:
+        if self._rooms is not None and not _is_in_one(self._rooms, cpu, memory):
+            return True
+        for other_cpu, other_memory in self._no_room:  # noqa: SIM110  # faster, and asked often
             if other_cpu <= cpu and other_memory <= memory:
                 return True
+        return False
+
+    def _is_held_back(self, least: LeastNeed) -> bool:
+        """Whether each of them would delay a reserved start."""
+        cpu, memory = least.cpu, least.memory
         for entry, other_cpu, other_memory, limit_s in self._held_back:
             needs_no_less = other_cpu <= cpu and other_memory <= memory
             if needs_no_less and limit_s < least.shortest and entry < least.first:
@@ -100,6 +120,14 @@ class SureRefusals:
             if other_cpu <= cpu and other_memory <= memory and priority <= most:
                 return True
         return False
+
+
+def _is_in_one(rooms: Iterable[tuple[int, int]], cpu: int, memory: int) -> bool:
+    """Whether there is so much in one of these."""
+    for free_cpu, free_memory in rooms:  # faster, and asked often
+        if (not cpu or cpu <= free_cpu) and (not memory or memory <= free_memory):
+            return True
+    return False
 
 
 def _has_custom(has: Resources, need: Resources) -> bool:

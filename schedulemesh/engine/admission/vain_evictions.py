@@ -35,6 +35,14 @@ class VainEvictions:
         labels, node_labels, *_ = group
         return self._limits.get((pool_name, labels, node_labels), [])
 
+    def nobody_for(self, pool_name: str, group: Alike) -> float:
+        """For the tasks of a group that have no higher priority than this, and lack quota or room, nobody may
+        be evicted; see ``finds_nobody``.
+        """
+        labels, node_labels, *_ = group
+        most, facts = self._nobody.get((pool_name, labels, node_labels), (-inf, 0))
+        return most if facts == len(self._tx.facts) else -inf
+
     def includes(self, task: QueuedTask) -> bool:
         """Whether evictions surely do not help a task, because they do not help another one of its pool with
         the same labels, of no lower priority, that needs no more. What is divided among nodes may have room

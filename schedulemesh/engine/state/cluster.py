@@ -331,6 +331,15 @@ class Cluster:
         """
         return self._index[-1][0] if self._index else 0
 
+    def free_with_gpu(self, gpu: int, most: int) -> list[Resources] | None:
+        """What is free on each of the nodes that are not cordoned and have so much GPU free, in units of
+        1/10,000; None: that are more than ``most``.
+        """
+        begin = bisect_left(self._index, (gpu, -_INFINITY, ""))
+        if len(self._index) - begin > most:
+            return None
+        return [self.nodes[key[2]].free for key in self._index[begin:]]
+
     def emptiest(self, count: int) -> Iterator[Node]:
         """Nodes that are not cordoned, by descending free GPU, then CPU, at most so many."""
         for key in self._index[: -count - 1 : -1]:
