@@ -21,8 +21,8 @@ import msgspec
 SEARCHES = 50
 #: How often at least for a pool whose turn it is.
 _SEARCHES_OF_POOL = 10
-#: For how many tasks of one pool evictions are considered at all on one tick, and reclaims. Those do not count
-#: for which surely nobody may be evicted.
+#: For how many tasks of one pool evictions are considered at all on one tick, and reclaims. Those do not
+#: count for which surely nobody may be evicted.
 TRIES = 100
 #: The golden section as a part of ``_RANGE``.
 _GOLDEN, _RANGE = 2_654_435_769, 1 << 32
