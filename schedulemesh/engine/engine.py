@@ -196,6 +196,7 @@ class Engine:
         self._on(s.ClassProbed, _class_probed)
         self._on(s.ClusterObserved, _observe_cluster)
         self._on(s.ClockTicked, _tick)
+        self._on(s.TickContinued, _no_tick)
         self._on(s.GroupCreated, group_created)
         self._on(s.GroupCreateFailed, group_create_failed)
         self._on(s.GroupGone, group_gone)
@@ -218,14 +219,14 @@ class Engine:
         """Process a stimulus that happens ``now``, in seconds since 1970. The state changes by the facts of
         the step, and by nothing else ever.
         """
-        if isinstance(stimulus, s.TickContinued):
-            return self._portion_of_tick(stimulus, now)
+        if isinstance(stimulus, s.TickContinued) and self._tick is not None:
+            return self._portion_of(self._tick, stimulus, now)
         tx = Transaction(self.state, now, self.strategies)
         if isinstance(stimulus, _TICKS):
             self._tick = None
             if isinstance(stimulus, s.ClockTicked) and stimulus.portion:
-                self._tick = DividedTick(tx, stimulus, partial(_tick, tx, stimulus))
-                return self._portion_of_tick(stimulus, now)
+                tick = DividedTick(tx, stimulus, partial(_tick, tx, stimulus))
+                return self._portion_of(tick, stimulus, now)
         try:
             if isinstance(stimulus, RequestStimulus):
                 outcome = self._answer(tx, stimulus)
@@ -246,11 +247,11 @@ class Engine:
             at=now,
         )
 
-    def _portion_of_tick(self, stimulus: s.ClockTicked | s.TickContinued, now: float) -> Step:
-        """The next portion of the tick that is under way; an empty step where none is."""
-        tick, self._tick = self._tick, None
-        if tick is None:
-            return Step(stimulus=stimulus, at=now)
+    def _portion_of(
+        self, tick: DividedTick, stimulus: s.ClockTicked | s.TickContinued, now: float
+    ) -> Step:
+        """The next portion of a tick."""
+        self._tick = None
         try:
             step = tick.step(stimulus, now)
         except BaseException:
@@ -445,6 +446,10 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:
         tx.emit(AnswersForgotten(before=before))
+
+
+def _no_tick(_tx: Transaction, _stimulus: s.TickContinued) -> None:
+    """The tick that was to go on was given up: another one has begun, or the state was read anew."""
 
 
 def _note_tick(tx: Transaction, stimulus: s.AnyStimulus, of_stimulus: int) -> None:
