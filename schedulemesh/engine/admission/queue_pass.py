@@ -50,6 +50,7 @@ from schedulemesh.engine.admission.needs import (
     on_nodes,
     quota_need_of_submission,
 )
+from schedulemesh.engine.admission.pass_shares import PassShares
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.requeue import release_quota
@@ -96,7 +97,7 @@ from schedulemesh.engine.state.queue_classes import (
     QueueClass,
 )
 from schedulemesh.engine.state.queued_tasks import QueuedTask
-from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
+from schedulemesh.engine.state.shares import ShareKey
 from schedulemesh.engine.state.ways import in_way, ways_of
 from schedulemesh.engine.transaction import Transaction
 
@@ -347,11 +348,7 @@ class _Pass:
         #: while these are served.
         self._borrowers: list[QueueClass] | None = []
         self._borrowing_pools: set[str] = set()
-        self._raises: dict[str, float] = {}
-        #: The shares of pools since the last fact, and the number of facts before that.
-        self._shares: dict[str, ShareKey] = {}
-        self._book = Shares(tx.state, tx.now)
-        self._facts = 0
+        self._shares = PassShares(tx)
         #: Of a pass that is made in portions: how much of one is done, which classes were served, and how
         #: many had been opened when it began; those that are opened later are not served.
         self._work = 0
@@ -366,12 +363,12 @@ class _Pass:
         queue = self._tx.state.queue
         queue.changed = False
         by_usage = queue.policy.order == "dominant_share"
-        yield from self._serve_all(self._open_classes(), self._usage if by_usage else None)
+        yield from self._serve_all(self._open_classes(), self._shares.usage if by_usage else None)
         borrowers, self._borrowers = self._borrowers or [], None
         borrowers += self._of_freed_trees()
         if borrowers:
             opened = OpenClasses(*with_fair_pools(self._tx, borrowers, self._later))
-            yield from self._serve_all(opened, self._share)
+            yield from self._serve_all(opened, self._shares.share)
 
     @property
     def is_interrupted(self) -> bool:
@@ -583,30 +580,6 @@ class _Pass:
         if not queue_class.submissions:
             queue_class.submissions = ways_of(ledger, submission)
         return queue_class.submissions
-
-    def _usage(self, queue_class: QueueClass) -> ShareKey:
-        """The dominant share of all quota that the pool's tasks hold, by its weight."""
-        pool_name = queue_class.pool_name
-        return (dominant_usage(self._tx.state, pool_name) / self._raise_of(pool_name),)
-
-    def _share(self, queue_class: QueueClass) -> ShareKey:
-        """The shares by which borrowers are compared: they change with facts alone while a pass lasts."""
-        pool_name, facts = queue_class.pool_name, len(self._tx.facts)
-        if facts != self._facts:
-            self._shares, self._facts = {}, facts
-            self._book = Shares(self._tx.state, self._tx.now)
-        if pool_name not in self._shares:
-            *above, own_share = self._book.key(pool_name)
-            self._shares[pool_name] = (*above, own_share / self._raise_of(pool_name))
-        return self._shares[pool_name]
-
-    def _raise_of(self, pool_name: str) -> float:
-        """By which factor the wait of the pool's first task raises its weight: in one pass the same, so that
-        shares only grow in it.
-        """
-        if pool_name not in self._raises:
-            self._raises[pool_name] = raised_weight(self._tx.state, pool_name, self._tx.now)
-        return self._raises[pool_name]
 
     def _would_borrow(self, queue_class: QueueClass, task: QueuedTask) -> bool:
         """Whether the pool's own quota is not enough, and it is in a cohort that may lend it some."""
