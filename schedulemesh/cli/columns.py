@@ -101,7 +101,13 @@ def _run_limit(pool: Row) -> str:
 
 
 #: As wide as the longest code that is often given, with a comma, so that it can be copied.
-REASON = Column(heading="reason", key="", show=waits_because, least=25)
+REASON = Column(
+    heading="reason",
+    key="",
+    show=waits_because,
+    least=25,
+    parts=("reason", "short", "preemptions"),
+)
 
 POOLS = (
     Column(heading="pool", key="name"),

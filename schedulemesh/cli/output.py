@@ -223,7 +223,7 @@ def _fitted(listing: Listing) -> Listing:
 def _lines(listing: Listing, *, wide: bool) -> Iterator[str]:
     """A table as Rich prints it where there is room enough."""
     columns = [column for column in listing.columns if wide or not column.wide]
-    cells = ([column.title, *map(column.cell, listing.rows)] for column in columns)
+    cells = ([column.title, *column.cells(listing.rows)] for column in columns)
     padded = [_padded(c, right=column.right) for c, column in zip(cells, columns, strict=True)]
     return ("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from schedulemesh.cli.columns import queue_columns
-from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
+from schedulemesh.cli.command import Format, Output, Select, Target, Tasks, View, command
 from schedulemesh.cli.language import phrase
 from schedulemesh.cli.output import show
 from schedulemesh.cli.priorities import PriorityArgument
@@ -48,10 +48,11 @@ def show_queue(
     if limit is None:
         limit = 0 if select.everything else _SHOWN
     request = ListQueue(pool_name=pool, limit=limit or None, after=after)
+    in_short = view.output is Format.TABLE and not select.everything
 
     def look(gateway: Any) -> Listing:
         answer = gateway.ask(narrowed(request, queue_listing([]), select), QueueListed)
-        rows = [row.public() for row in answer.rows]
+        rows = [row.in_short() if in_short else row.public() for row in answer.rows]
         if len(rows) == answer.total:
             return queue_listing(rows)
         return queue_listing(rows, (_left_out(rows, answer.total, limit),))

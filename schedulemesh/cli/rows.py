@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,8 @@ class Column:
     least: int = 0
     #: Whether it is a list of amounts, none of which is broken where other columns can be narrowed instead.
     amounts: bool = False
+    #: Of one whose value is the whole row: the fields that the cell is made of; empty: any.
+    parts: tuple[str, ...] = ()
     #: The heading in Chinese where the word means something else in other tables; empty: that of the word.
     chinese: str = ""
 
@@ -55,6 +57,29 @@ class Column:
     def cell(self, row: Row) -> str:
         """The text of its cell in a row."""
         return self.show(value_at(row, self.key))
+
+    def cells(self, rows: Sequence[Row]) -> list[str]:
+        """The texts of its cells in these rows. Amounts, and what is made of several fields, are the same in
+        many rows and are written once.
+        """
+        if not (self.amounts or self.parts):
+            return [self.show(value) for value in self._values(rows)]
+        fields = self.parts or (self.key,)
+        written: dict[Hashable, str] = {}
+        cells = []
+        for row in rows:
+            made_of = _comparable([value_at(row, field) for field in fields])
+            if made_of not in written:
+                written[made_of] = self.cell(row)
+            cells.append(written[made_of])
+        return cells
+
+    def _values(self, rows: Sequence[Row]) -> list[Any]:
+        """Its values in these rows."""
+        try:
+            return [row[self.key] for row in rows]
+        except KeyError:
+            return [value_at(row, self.key) for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,3 +123,13 @@ def value_at(row: Row, key: str) -> Any:
     first, dot, rest = key.partition(".")
     inner = row.get(first)
     return value_at(inner, rest) if dot and isinstance(inner, Mapping) else None
+
+
+def _comparable(values: Sequence[Any]) -> Hashable:
+    """What is equal where these values are, each of which is of one type in all rows."""
+    comparable = tuple([tuple(v.items()) if type(v) is dict else v for v in values])
+    try:
+        hash(comparable)
+    except TypeError:
+        return str(comparable)
+    return comparable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar, Union, cast
 
 import msgspec
@@ -180,6 +181,27 @@ class QueueRow(
         }
         return row
 
+    def in_short(self) -> QueueListing:
+        """The fields of ``public`` that a table shows. Rows share amounts, which are not to be changed."""
+        task = self.task
+        return {
+            "pool_name": task.pool_name,
+            "position": self.position,
+            "task_id": task.task_id,
+            "array": task.array,
+            "owner": task.owner,
+            "priority": task.priority,
+            "resources": _amounts(self.resources),
+            "waiting_time": self.waiting_s,
+            "reason": self.reason,
+            "short": _amounts(self.short),
+            "preemptions": self.preemptions,
+        }
+
+
+#: The amounts of resources as callers see them. Many tasks ask for the same.
+_amounts = lru_cache(maxsize=1024)(Resources.public)
+
 
 class QueueListed(Answer, tag="queue_listed", frozen=True, kw_only=True):
     """Tasks that wait in the queue."""
@@ -327,7 +349,14 @@ class WithHandles(NamedTuple):
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyAnswer)
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Decodes answers of this type. One for all of them takes as long as a short command, so clients make
+    only those that they need.
+    """
+    return msgspec.msgpack.Decoder(kind)
 
 
 class _SearchTime(msgspec.Struct):
@@ -346,7 +375,7 @@ def encode_answer(answer: AnyAnswer) -> bytes:
 
 def read_answer(data: bytes) -> AnyAnswer:
     """Decode an answer of any type."""
-    answer: AnyAnswer = _decoder.decode(data)
+    answer: AnyAnswer = _decoder(AnyAnswer).decode(data)
     return answer
 
 
@@ -364,11 +393,13 @@ def decode_answer(data: bytes, expected: type[AnswerT]) -> AnswerT | Refused:
 
     Raises InvalidRequestError if the supervisor found the request malformed.
     """
-    answer = read_answer(data)
+    try:
+        answer = _decoder(Union[expected, Malformed, Refusal]).decode(data)
+    except msgspec.ValidationError:
+        answer = read_answer(data)
+        raise TypeError(f"the supervisor answered {answer!r}, not {expected.__name__}") from None
     if isinstance(answer, Malformed):
         raise InvalidRequestError(answer.error)
     if isinstance(answer, Refusal):
         return answer.refused
-    if not isinstance(answer, expected):
-        raise TypeError(f"the supervisor answered {answer!r}, not {expected.__name__}")
-    return answer
+    return cast("AnswerT", answer)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import msgspec
 import pytest
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import (
     Details,
     Listed,
     Malformed,
     QueueListed,
     QueueRow,
+    Refusal,
+    decode_answer,
     encode_answer,
     read_answer,
 )
@@ -94,3 +101,25 @@ def test_long_lists_are_encoded_as_json_in_portions():
     prepared, turns = done(with_encoded_lists(facts, encode, PortionTurns()))
     assert encode(prepared) == encode(facts)
     assert turns >= COUNT // PORTION
+
+
+def test_an_answer_of_another_type_than_the_expected_one_is_an_error():
+    refused = Refused(reason=Reason.POOL_NOT_FOUND, error_text="there is none")
+    assert decode_answer(encode_answer(Refusal(refused=refused)), QueueListed) == refused
+    with pytest.raises(InvalidRequestError, match="too long"):
+        decode_answer(encode_answer(Malformed(error="too long")), QueueListed)
+    with pytest.raises(TypeError, match=r"the supervisor answered Listed\(.*, not QueueListed"):
+        decode_answer(encode_answer(Listed(rows=[])), QueueListed)
+
+
+def test_commands_make_no_decoder_of_all_answers():
+    """Which takes as long as a short command."""
+    script = (
+        "from schedulemesh.cli import http_gateway; from schedulemesh.protocol import answers; "
+        "answers.decode_answer(answers.encode_answer(answers.Listed(rows=[])), answers.Listed); "
+        "print(answers._decoder.cache_info().currsize)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n"
