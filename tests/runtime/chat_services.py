@@ -15,6 +15,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 SECRET = "SECabc"
+#: Bytes of a request that Feishu takes.
+_FEISHU_MOST = 20_000
 #: Seconds by which a signature may be old: DingTalk and Feishu allow an hour.
 _MAX_AGE_S = 3600
 
@@ -29,6 +31,8 @@ def feishu(query, body):
     signed = body.get("sign") == _signature(f"{at}\n{SECRET}", "")
     if not signed or abs(time.time() - int(at)) > _MAX_AGE_S:
         return {"code": 19021, "msg": "sign match fail or timestamp is not within one hour"}
+    if len(json.dumps(body, ensure_ascii=False).encode()) > _FEISHU_MOST:
+        return {"code": 9499, "msg": "Bad Request"}
     post = body["content"]["post"]["zh_cn"]
     lines = [part["text"] for line in post["content"] for part in line]
     if body["msg_type"] != "post" or {p["tag"] for line in post["content"] for p in line} != {
@@ -39,9 +43,11 @@ def feishu(query, body):
 
 
 def dingtalk(query, body):
+    if query.get("access_token") != ["T0KEN"]:
+        return {"errcode": 300001, "errmsg": "token is not exist"}
     at = query.get("timestamp", ["0"])[0]
     signed = query.get("sign") == [_signature(SECRET, f"{at}\n{SECRET}")]
-    if not signed or abs(time.time() - int(at) / 1000) > _MAX_AGE_S or "access_token" not in query:
+    if not signed or abs(time.time() - int(at) / 1000) > _MAX_AGE_S:
         return {"errcode": 310000, "errmsg": "sign not match"}
     return _text(body)
 
@@ -51,6 +57,8 @@ def wecom(query, body):
         return {"errcode": 93000, "errmsg": "invalid webhook url"}
     if len(body["text"]["content"].encode()) > 2048:
         return {"errcode": 40058, "errmsg": "text.content exceed max length 2048"}
+    # In its texts <@USER> mentions people, which no message of ours is to do.
+    assert "<@" not in body["text"]["content"]
     return _text(body)
 
 
@@ -61,7 +69,9 @@ def _text(body):
 
 
 def slack(query, body):
-    return (body["text"], "ok") if set(body) == {"text"} else Status(400, "invalid_payload")
+    if set(body) != {"text"}:
+        return Status(400, "invalid_payload")
+    return (body["text"], "ok") if body["text"] else Status(400, "no_text")
 
 
 class Status(NamedTuple):

@@ -143,6 +143,15 @@ def test_no_name_mentions_a_channel_or_a_person(serve):
     assert "<" not in text
     # Feishu shows the texts of a post as they are, which the stub insists on.
     bot("feishu", serve("feishu"))([named])
+    server = serve("wecom")
+    bot("wecom", server)([alert(pool="<@all> 与 <@zhang>")])
+    assert "(@all> 与 (@zhang>" in server.accepted.get_nowait()
+
+
+def test_a_message_of_quotes_alone_is_as_long_as_the_service_takes(serve):
+    server = serve("feishu")
+    bot("feishu", server)([alert(pool='"' * 250) for _ in range(20)])
+    assert server.accepted.get_nowait().count('"') > 5_000
 
 
 def test_many_alerts_are_one_message_and_what_does_not_fit_is_counted(serve):
@@ -210,10 +219,23 @@ def test_the_end_of_a_scheduler_does_not_wait_for_an_interval():
     assert sent == [1, 2]
 
 
-def test_a_service_says_when_the_next_attempt_may_come(serve, monkeypatch):
-    """As Slack does with the status 429."""
-    server, waits = serve("slack", Status(429, "rate_limited", {"Retry-After": "37"})), []
-    made = Outbox("slack", bot("slack", server))
+@pytest.mark.parametrize(
+    ("service", "answer"),
+    [
+        ("slack", Status(429, "rate_limited", {"Retry-After": "37"})),
+        (
+            "feishu",
+            Status(
+                429,
+                '{"code": 99991400, "msg": "request trigger frequency limit"}',
+                {"x-ogw-ratelimit-reset": "37"},
+            ),
+        ),
+    ],
+)
+def test_a_service_says_when_the_next_attempt_may_come(serve, monkeypatch, service, answer):
+    server, waits = serve(service, answer), []
+    made = Outbox(service, bot(service, server))
 
     def wait(until, needed):
         waits.append((round(until - time.monotonic()), needed))

@@ -24,6 +24,8 @@ SIGNATURE_HEADER = "X-ScheduleMesh-Signature"
 #: Names a delivery: the same when it is repeated.
 DELIVERY_HEADER = "X-ScheduleMesh-Delivery"
 _JSON_HEADERS = {"Content-Type": "application/json", "User-Agent": "schedulemesh"}
+#: Headers that say in how many seconds the next attempt may come; the second one is Feishu's.
+_WAIT_HEADERS = ("Retry-After", "x-ogw-ratelimit-reset")
 #: Bytes that are read of the body of an answer.
 _MOST_OF_ANSWER = 65_536
 #: Bytes of the reason in it that are shown.
@@ -105,8 +107,9 @@ class WebhookSender:
         if self._service is not None:
             reason = " ".join(answer[:_MOST_OF_REASON].decode(errors="replace").split())
             message = f"{message}: {reason}".rstrip(": ")
-        wait = response.headers.get("Retry-After", "")
-        return WebhookError(message, float(wait) if wait.isascii() and wait.isdigit() else 0.0)
+        waits = [response.headers.get(name, "") for name in _WAIT_HEADERS]
+        seconds = [float(wait) for wait in waits if wait.isascii() and wait.isdigit()]
+        return WebhookError(message, max(seconds, default=0.0))
 
     def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
         """A connection to the host, or to the proxy, which passes on what is encrypted as it is."""
