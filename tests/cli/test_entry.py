@@ -74,6 +74,16 @@ def test_options_of_every_command_may_stand_before_it(run, monkeypatch, words, v
     assert os.environ[variable] == value
 
 
+def test_of_an_option_that_is_given_twice_the_last_one_counts(scheduler, run):
+    """So that an alias or a script that has it can be overridden."""
+    scheduler.pool("a")
+    scheduler.pool("b")
+    scheduler.submit("t", "a")
+    done = run("agents", "--pool", "b", "--pool", "a", "-o", "table", "-o", "name")
+    assert (done.exit_code, done.stdout.count("\n")) == (0, 1)
+    assert run("agents", "--pool", "a", "--pool", "b", "-o", "name").stdout == ""
+
+
 def test_another_option_before_the_command_is_told_where_it_belongs(run):
     done = run("-o", "json", "pools")
     assert (done.exit_code, done.stdout) == (2, "")
