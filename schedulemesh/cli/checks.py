@@ -22,6 +22,7 @@ from schedulemesh.cli.exits import UnreachableError
 from schedulemesh.cli.ray_gateway import attached, on_ray
 from schedulemesh.cli.wording import in_commands
 from schedulemesh.core.backend.ray_internals import lost_by_node
+from schedulemesh.core.client.connection import living_schedulers, shown_schedulers
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.sentences import Text, say
@@ -159,6 +160,7 @@ def _scheduler(target: Target) -> Iterator[Row]:
             yield _row(say("doctor_scheduler"), WARNING if slow else OK, finding, advice)
             yield _clock(about["time"], began, took)
             yield _http(about["http"])
+            yield from _others(about["namespace"], about["name"])
             yield from _journal(about)
             yield from _findings(scheduler)
     except ScheduleMeshError as error:
@@ -186,6 +188,13 @@ def _http(url: str | None) -> Row:
         finding = say("doctor_api_silent", url=url, error=str(error))
         return _row("HTTP API", WARNING, finding, say("doctor_firewall"))
     return _row("HTTP API", OK, url)
+
+
+def _others(namespace: str, name: str) -> Iterator[Row]:
+    """A warning where other schedulers promise the same resources."""
+    if others := [one for one in living_schedulers() if one != (namespace, name)]:
+        finding = say("doctor_others", schedulers=shown_schedulers(others))
+        yield _row(say("doctor_other_schedulers"), WARNING, finding, say("doctor_one_scheduler"))
 
 
 def _journal(about: Any) -> Iterator[Row]:

@@ -341,6 +341,12 @@ _DOCTOR: Mapping[str, tuple[str, str]] = {
         "a firewall closes the port, or it is open on the scheduler's machine only",
         "防火墙关闭了端口，或端口只在调度器所在机器上开放",
     ),
+    "doctor_other_schedulers": ("other schedulers", "其他调度器"),
+    "doctor_others": ("on the same nodes: {schedulers}", "同样管理这些节点：{schedulers}"),
+    "doctor_one_scheduler": (
+        "keep one, or both may promise the same resources: `schedulemesh stop --name NAME`",
+        "只保留一个，否则可能重复分配同一份资源：`schedulemesh stop --name NAME`",
+    ),
     "doctor_journal_away": ("{address}, not on this node", "{address}，不在本节点"),
     "doctor_journal_gone": ("{address} is gone", "{address} 不存在"),
     "doctor_restore_journal": (
