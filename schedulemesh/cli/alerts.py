@@ -71,7 +71,8 @@ def alert_settings(path: str | None) -> Any:
     try:
         settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequestError(f"{path} cannot be read: {why}") from None
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {_problem(error)}") from None
     if settings is not None and not isinstance(settings, dict):

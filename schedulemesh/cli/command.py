@@ -243,6 +243,15 @@ _OF_JOBS = {
     "-C": "--node-label",
     "--constraint": "--node-label",
 }
+
+
+def _of_several(command: str) -> dict[str, str]:
+    """How a command is given all tasks, or those of a pool."""
+    pool = f"`schedulemesh tasks -f pool=POOL -o name | xargs schedulemesh {command}`"
+    every = f"`schedulemesh tasks -o name | xargs schedulemesh {command}`"
+    return {"--all": every, "-a": every, "--pool": pool, "-p": pool}
+
+
 #: Options of other systems, and what they are here, by the command.
 OTHER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "submit": _OF_JOBS,
@@ -250,6 +259,7 @@ OTHER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "logs": {"-f": "--follow", "-n": "--tail", "--lines": "--tail", "--grep": "--search"},
     "wait": {"--for": "--until", "-t": "--timeout"},
     "exec": {"-t": "`schedulemesh shell ID`", "-i": "--stdin"},
+    **{command: _of_several(command) for command in ("cancel", "hold", "release", "preempt")},
 }
 
 
@@ -273,6 +283,8 @@ class _Command(TyperCommand):
                 error.message += _other_option(ctx, error.option_name)
             elif type(error) is UsageError and _takes_filters(self):
                 error.message += f"; `{ctx.command_path} -f KEY=VALUE` chooses rows"
+            elif type(error) is UsageError and _takes_name_alone(self) and args[0][:1] != "-":
+                error.message += f"; a scheduler is named with --name {args[0]}"
             raise
 
 
@@ -284,6 +296,12 @@ def _other_option(ctx: Any, option: str) -> str:
     return (
         f"; `{ctx.command_path} -f KEY=VALUE` chooses rows" if _takes_filters(ctx.command) else ""
     )
+
+
+def _takes_name_alone(command: Any) -> bool:
+    """Whether a command is for a scheduler, and for nothing else that it is given."""
+    names_scheduler = any("--name" in parameter.opts for parameter in command.params)
+    return names_scheduler and all(p.param_type_name == "option" for p in command.params)
 
 
 def _takes_filters(command: Any) -> bool:

@@ -118,7 +118,8 @@ def read(path: str) -> Declaration:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequestError(f"{path} cannot be read: {why}") from None
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:

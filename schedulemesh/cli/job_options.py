@@ -328,7 +328,23 @@ def completed(
         )
     if options.pool is None:
         raise InvalidRequestError("no pool is named; name the one that it runs in: --pool NAME")
+    _note_missing_script(command, options.working_dir)
     return options, command
+
+
+#: How the names of scripts end.
+_SCRIPTS = (".sh", ".bash", ".py")
+
+
+def _note_missing_script(command: list[str], working_dir: str | None) -> None:
+    """Say on stderr that a script of a command is not here: the node may have it, or its name is wrong."""
+    scripts = (word for word in command[:_SCRIPT_WORDS] if word.endswith(_SCRIPTS))
+    script = next(scripts, None)
+    if script is None or any(
+        (Path(folder) / script).exists() for folder in (working_dir or "", "")
+    ):
+        return
+    note(phrase("remark_no_script", script=script))
 
 
 def _under(context: typer.Context, options: JobOptions, words: list[str], where: str) -> JobOptions:
@@ -366,8 +382,10 @@ def _of_file(context: typer.Context, path: str) -> tuple[list[str], list[str]]:
 
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InvalidRequestError(f"{path} cannot be read as YAML: {error}") from None
+    except OSError as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InvalidRequestError(
             f"{path} has {shown(content)}; a job is written as the options of submit, such as pool: "

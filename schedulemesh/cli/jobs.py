@@ -552,7 +552,8 @@ def _runtime_env(source: str) -> object:
         environment = yaml.safe_load(Path(source).read_text("utf-8") if is_file else source)
     except (OSError, ValueError, yaml.YAMLError) as error:
         what = "which cannot be read" if is_file else "which is no YAML"
-        raise InvalidRequestError(f"--runtime-env is {shown(source)}, {what}: {error}") from None
+        why = " ".join(str(error).split())
+        raise InvalidRequestError(f"--runtime-env is {shown(source)}, {what}: {why}") from None
     if not isinstance(environment, dict):
         raise InvalidRequestError(
             f"--runtime-env is {shown(source)}; it must be a YAML or JSON file with names and values, or "

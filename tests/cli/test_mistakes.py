@@ -56,6 +56,7 @@ MISTAKES = {
         ("leases --pool nope", 2, "leases -f KEY=VALUE` chooses rows"),
         ("cohorts set c", 2, "it has create, rename, delete"),
         ("--name", 2, "Option '--name' requires an argument.\n"),
+        ("status mesh", 2, "a scheduler is named with --name mesh"),
     ],
     "Understand": [
         ("explain", 2, "Missing argument"),
@@ -139,6 +140,18 @@ MISTAKES = {
         ("submit --pool 研究 --checkpoint-dir here -- true", 2, "--checkpoint-dir is 'here'"),
         ("submit --pool 研究 --working-dir /no -- true", 2, "--working-dir is '/no'"),
         ("cancel train7", 3, "Ids like it: 'train-7'"),
+        ("cancel --all", 2, "here it is `schedulemesh tasks -o name | xargs schedulemesh cancel`"),
+        (
+            "hold --pool 研究",
+            2,
+            "`schedulemesh tasks -f pool=POOL -o name | xargs schedulemesh hold`",
+        ),
+        ("submit -f nope.yaml", 2, "nope.yaml cannot be read: No such file or directory\n"),
+        (
+            "submit --pool 研究 --runtime-env '{pip: ' -- true",
+            2,
+            "no YAML: while parsing a flow node exp",
+        ),
         ("preempt train7", 3, "Ids like it: 'train-7'"),
         ("complete train7", 3, "Ids like it: 'train-7'"),
         ("hold train7", 3, "Ids like it: 'train-7'"),
@@ -223,6 +236,7 @@ MISTAKES = {
         ("tokens create x --role submitter", 2, "needs the owner"),
         ("audit --call nope", 2, "there are"),
         ("apply", 2, "--file"),
+        ("apply -f nope.yaml", 2, "nope.yaml cannot be read: No such file or directory\n"),
     ],
     "Set up and try": [
         ("start --htpp", 2, "--http"),
@@ -230,9 +244,11 @@ MISTAKES = {
         ("simulate", 2, "Missing argument"),
         ("simulate nope.csv", 2, "Missing option '--cluster'"),
         ("rehearse", 2, "Missing argument 'state'"),
+        ("rehearse nope.db", 2, "there is no file or folder nope.db"),
         ("doctor --nmae x", 2, "--name"),
         ("demo --minuts 3", 2, "No such option: --minuts"),
         ("stop --forse", 2, "No such option: --forse"),
+        ("stop head", 2, "a scheduler is named with --name head"),
         ("list -o jsno", 2, "'table', 'wide', 'json'"),
         ("verison", 2, "Did you mean 'version'"),
     ],
@@ -264,6 +280,18 @@ def test_changes_are_appended_to_no_file_of_others(scheduler, run, tmp_path):
     done = run("audit", "--append", theirs)
     assert (done.exit_code, "give a file that this command has written" in done.stderr) == (2, True)
     assert theirs.read_text() == "mine, without a last line feed"
+
+
+@pytest.mark.parametrize("words", [["no.sh"], ["--", "python", "no.py"]])
+def test_a_script_that_is_not_here_is_remarked_on(scheduler, run, tmp_path, monkeypatch, words):
+    """The node may have it; else the job would fail there, and nobody would have been told."""
+    monkeypatch.chdir(tmp_path)
+    scheduler.pool()
+    done = run("submit", "--pool", "研究", "--dry-run", *words)
+    assert (done.exit_code, done.stdout) == (0, "would start now\n")
+    assert done.stderr.startswith(f"{words[-1]} is not in this folder")
+    (tmp_path / words[-1]).touch()
+    assert run("submit", "--pool", "研究", "--dry-run", *words).stderr == ""
 
 
 def test_a_label_of_a_script_is_overridden_by_that_of_the_command_line(scheduler, run, tmp_path):

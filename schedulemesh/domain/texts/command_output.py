@@ -109,6 +109,10 @@ _REMARKS: Mapping[str, tuple[str, str]] = {
         "{script} has lines of {mark}, which are not read here; options are written as `#SM --gpus 4`",
         "{script} 里 {mark} 开头的行在这里不读取；选项写成 `#SM --gpus 4`",
     ),
+    "remark_no_script": (
+        "{script} is not in this folder: its options are not read, and the job fails unless its node has it",
+        "当前目录没有 {script}，没有从中读取选项；如果节点上也没有，作业会失败",
+    ),
     "remark_columns": (
         "not shown, for the width of the terminal: {columns:, }; -o wide has all columns",
         "终端宽度不够，未显示：{columns:、}；-o wide 显示全部列",

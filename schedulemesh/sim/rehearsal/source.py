@@ -81,6 +81,8 @@ def address_at(source: str, name: str | None = None, namespace: str = "schedulem
                 "the state folder"
             )
         return Address(namespace=namespace, name=path.stem, path=path)
+    if not path.exists():
+        raise InvalidRequestError(f"there is no file or folder {source}")
     journal_paths = sorted(one for one in path.rglob("*.sqlite") if name in (None, one.stem))
     if len(journal_paths) != 1:
         what = "no journal" if not journal_paths else f"{len(journal_paths)} journals: give --name"
