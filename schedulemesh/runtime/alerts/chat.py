@@ -103,11 +103,11 @@ def _slack_refusal(answer: bytes) -> str:
 
 _REFUSES_BY_ERRCODE = _code(("errcode",))
 SERVICES: Mapping[WebhookFormat, ChatService] = {
-    # 100 messages a minute, 5 a second; a body has 20 KB, in which a text of quotes takes twice its length.
+    # 100 messages a minute, 5 a second; a body has 20 KB.
     WebhookFormat.FEISHU: ChatService(
         body=_feishu_body,
         refusal=_code(("code", "StatusCode")),
-        most_bytes=8_000,
+        most_bytes=10_000,
         interval_s=1.0,
     ),
     # 20 messages a minute; who sends more is refused for ten minutes.
