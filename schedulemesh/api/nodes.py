@@ -72,17 +72,20 @@ class ExternalWork(TypedDict, total=False):
     placement_groups: int
 
 
+OneNode = Annotated[str, NameOf.NODE]
+
+
 class NodeName(TypedDict, total=False):
     """What a living node is called."""
 
-    node_id: str
+    node_id: OneNode
     #: The shortest beginning of ``node_id`` that no other node has, of at least four characters.
-    short_id: str
+    short_id: OneNode
     #: The name of its machine, and its IP address; empty: unknown.
-    host: str
-    address: str
+    host: OneNode
+    address: OneNode
     #: What people are shown: ``host``, ``address`` or ``short_id``, the first that no other node has.
-    name: str
+    name: OneNode
 
 
 class NextWindow(TypedDict):

@@ -400,16 +400,17 @@ def _complete(parameter: inspect.Parameter) -> None:
             option.autocompletion = COMPLETERS[parameter.name]
 
 
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    """The parameters that the fields of a group of options stand for."""
+@functools.cache
+def _options_of(group: Any) -> tuple[inspect.Parameter, ...]:
+    """The parameters that the fields of a group of options stand for, which many commands share."""
     hints = get_type_hints(group, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
-    return [
+    return tuple(
         inspect.Parameter(
             field.name, kind=kind, default=field.default, annotation=hints[field.name]
         )
         for field in fields(group)
-    ]
+    )
 
 
 class TerminatedError(KeyboardInterrupt):

@@ -21,7 +21,7 @@ from schedulemesh.api.call import Call
 from schedulemesh.api.calls import AUDITED
 from schedulemesh.api.history import QueryEvents, QueryHistory
 from schedulemesh.api.metrics import GetMetrics
-from schedulemesh.api.nodes import Drain, ListNodeNames, NodeInfo
+from schedulemesh.api.nodes import Drain, ListNodeNames, NodeInfo, NodeName
 from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy, GetPolicy
 from schedulemesh.api.pools import ListCohorts, ListPools
@@ -94,11 +94,11 @@ EVENTS = "text/event-stream"
 #: Requests after which tokens are read again.
 TOKEN_CHANGES = get_args(AnyTokenChange)
 
-#: The lists of what rows name, the field with the name, and the code for a name that is not in them.
+#: The lists of what rows name, the fields with names, and the code for a name that is not in them.
 _LISTS = {
-    NameOf.POOL: (ListPools(), "name", Reason.POOL_NOT_FOUND.value),
-    NameOf.COHORT: (ListCohorts(), "name", Reason.COHORT_NOT_FOUND.value),
-    NameOf.NODE: (ListNodeNames(), "node_id", Reason.NODE_NOT_FOUND.value),
+    NameOf.POOL: (ListPools(), ("name",), Reason.POOL_NOT_FOUND.value),
+    NameOf.COHORT: (ListCohorts(), ("name",), Reason.COHORT_NOT_FOUND.value),
+    NameOf.NODE: (ListNodeNames(), tuple(NodeName.__annotations__), Reason.NODE_NOT_FOUND.value),
 }
 
 Checked = TypeVar("Checked")
@@ -476,8 +476,9 @@ class _Calls:
             kind = named_by(row_type, field)
             if kind not in _LISTS or not name:
                 continue
-            listed, key, reason = _LISTS[kind]
-            names = [str(row[key]) for row in rows_of(await self._reads.ask(listed))]
+            listed, keys, reason = _LISTS[kind]
+            rows = rows_of(await self._reads.ask(listed))
+            names = {str(row[key]) for row in rows for key in keys}
             if name in names or (kind is NameOf.POOL and await self._was_pool(name)):
                 continue
             what = f"there is no {kind.value} {name!r}{nearest(name, names)}"

@@ -41,6 +41,13 @@ def test_nodes_are_listed_by_host_with_the_shortest_id(nodes, run):
     assert "there is no node 'gpu-9'; nodes are: gpu-7, gpu-8" in unknown.stderr
 
 
+@pytest.mark.parametrize("field", ["node", "host", "address", "name", "node_id", "id"])
+def test_a_filter_for_a_node_that_there_is_not_is_refused(nodes, run, field):
+    done = run("nodes", "-f", f"{field}=gpu-9")
+    assert (done.exit_code, done.stdout) == (ExitCode.NOT_FOUND, "")
+    assert "there is no node 'gpu-9' (did you mean 'gpu-7'?)" in done.stderr
+
+
 def test_nodes_are_listed_with_their_domains_and_by_them(scheduler, run):
     service = scheduler.connection.service
     domains = {ONE: {"block": "b1", "rack": "r7", "zone": "a"}, TWO: {"block": "b1", "rack": "r8"}}

@@ -54,6 +54,7 @@ def test_single_objects_are_read(busy, single):
         ("/pools/none/placement_groups", "pool_not_found"),
         ("/agents/none", "agent_not_found"),
         ("/nodes/none", "node_not_found"),
+        ("/nodes?host=none", "node_not_found"),
         ("/cohorts/none", "cohort_not_found"),
         ("/tasks/none", "task_not_found"),
     ],
