@@ -64,12 +64,13 @@ def alert_settings(path: str | None) -> Any:
 
     import yaml
 
+    from schedulemesh.cli.yaml_files import load
     from schedulemesh.errors import InvalidRequestError
 
     if path is None or path == "off":
         return None if path is None else False
     try:
-        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        settings = load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidRequestError(f"{path} cannot be read: {why}") from None

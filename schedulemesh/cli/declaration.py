@@ -28,7 +28,7 @@ import yaml
 
 from schedulemesh.api.policies import GetPolicy, GetQueuePolicy
 from schedulemesh.api.pools import EnsureCohort, ListCohorts, ListPools
-from schedulemesh.cli import declared_tokens, declared_windows
+from schedulemesh.cli import declared_tokens, declared_windows, yaml_files
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.config.groups import parse_groups, public_groups
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy
@@ -121,7 +121,7 @@ def read(path: str) -> Declaration:
         why = getattr(error, "strerror", None) or error
         raise InvalidRequestError(f"{path} cannot be read: {why}") from None
     try:
-        content = yaml.safe_load(text)
+        content = yaml_files.load(text)
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     return parsed({} if content is None else content)

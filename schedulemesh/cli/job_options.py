@@ -380,8 +380,10 @@ def _of_file(context: typer.Context, path: str) -> tuple[list[str], list[str]]:
     """The options in a YAML file as words, and its command. Raises InvalidRequestError."""
     import yaml
 
+    from schedulemesh.cli.yaml_files import load
+
     try:
-        content = yaml.safe_load(Path(path).read_text("utf-8"))
+        content = load(Path(path).read_text("utf-8"))
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, yaml.YAMLError) as error:

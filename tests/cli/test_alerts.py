@@ -111,6 +111,9 @@ def test_a_file_of_rules_and_receivers(tmp_path):
     path.write_text("rules: [", encoding="utf-8")
     with pytest.raises(InvalidRequestError, match="is no YAML"):
         alert_settings(str(path))
+    path.write_text("mail: []\nrules: {}\nmail: []", encoding="utf-8")
+    with pytest.raises(InvalidRequestError, match="mail is given twice in line 3"):
+        alert_settings(str(path))
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         alert_settings(str(tmp_path / "missing.yaml"))
 

@@ -101,6 +101,7 @@ def test_a_file_comes_from_stdin(scheduler, run):
         ("pools: {a: 1}", "must be a list"),
         ("pools: [{resources: {}}]", "must have a name"),
         ("pools: [{name: a}, {name: a}]", "twice"),
+        ("pools: [{name: a, labels: {b: c}, labels: {}}]", "labels is given twice"),
         ("pools: [{name: a, resource: {}}]", "did you mean 'resources'"),
         ("pools: [{name: a, resources: {gpu: -1}}]", "gpu"),
         ("pools: [{name: a, pg_pool_config: {warm: {}}}]", "Python program"),
