@@ -146,10 +146,12 @@ def _watch(
         while True:
             listed = scheduler.list_tasks()["tasks"]
             metrics = next((t["last_metrics"] for t in listed if t["task_id"] == task_id), None)
+            if metrics is None:
+                # It has ended, maybe after steps that it did not report.
+                metrics, until = scheduler.result(task_id)["result"], 0
             if metrics:
                 progress.update(bar, completed=metrics["step"], loss=metrics["loss"])
-            if metrics is None or metrics.get("step", 0) >= until:
-                progress.update(bar, completed=until)
+            if metrics.get("step", 0) >= until:
                 return
             time.sleep(0.05)
 
