@@ -275,6 +275,7 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words behind the command."""
         ctx.meta[_AFTER_DASHES] = len(args) - args.index("--") - 1 if "--" in args else None
+        first = args[0] if args else "-"
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
@@ -283,8 +284,8 @@ class _Command(TyperCommand):
                 error.message += _other_option(ctx, error.option_name)
             elif type(error) is UsageError and _takes_filters(self):
                 error.message += f"; `{ctx.command_path} -f KEY=VALUE` chooses rows"
-            elif type(error) is UsageError and _takes_name_alone(self) and args[0][:1] != "-":
-                error.message += f"; a scheduler is named with --name {args[0]}"
+            elif type(error) is UsageError and _takes_name_alone(self) and first[:1] != "-":
+                error.message += f"; a scheduler is named with --name {first}"
             raise
 
 
