@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 from schedulemesh.api.rows import NameOf, named_by, parse_scalar, parse_word, scalar_fields
@@ -160,16 +161,21 @@ def _has_task(gateway: Gateway, field: str, value: str) -> bool:
 
 
 def _existing_names(gateway: Gateway, kind: NameOf) -> set[str]:
-    """The names of the pools, cohorts or nodes that there are now."""
+    """The names of the pools, cohorts or nodes that there are now, of a node all that it has."""
+    return set(chain.from_iterable(_names_of_each(gateway, kind)))
+
+
+def _names_of_each(gateway: Gateway, kind: NameOf) -> list[list[str]]:
+    """The names of each of the pools, cohorts or nodes that there are now."""
     from schedulemesh.api.nodes import ListNodeNames
     from schedulemesh.api.pools import ListCohorts, ListPools
     from schedulemesh.protocol.answers import Listed
 
     if kind is NameOf.NODE:
         rows = gateway.ask(ListNodeNames(), Listed).rows
-        return {str(row[key]) for row in rows for key in ("node_id", "short_id", "host", "address")}
+        return [[str(row[k]) for k in ("node_id", "short_id", "host", "address")] for row in rows]
     request = ListPools() if kind is NameOf.POOL else ListCohorts()
-    return {str(row["name"]) for row in gateway.ask(request, Listed).rows}
+    return [[str(row["name"])] for row in gateway.ask(request, Listed).rows]
 
 
 def _in_history(gateway: Gateway, kind: NameOf, name: str) -> bool:
@@ -194,14 +200,15 @@ def _refuse(gateway: Gateway, kind: NameOf, name: str) -> None:
     from schedulemesh.domain.sentences import did_you_mean, say
     from schedulemesh.engine.messages.outcomes import Refused
 
-    names = sorted(_existing_names(gateway, kind))
+    names_of_each = _names_of_each(gateway, kind)
+    names = sorted(chain.from_iterable(names_of_each))
     reason, code = {
         NameOf.POOL: (Reason.POOL_NOT_FOUND, "no_such_pool"),
         NameOf.COHORT: (Reason.COHORT_NOT_FOUND, "no_such_cohort"),
         NameOf.NODE: (Reason.NODE_NOT_FOUND, "no_such_node"),
     }[kind]
     if len(names) > _LISTED or kind is NameOf.NODE:
-        others = say("listed_by", command=f"{kind.value}s", count=len(names))
+        others = say("listed_by", command=f"{kind.value}s", count=len(names_of_each))
     else:
         others = say("there_are", names=tuple(names) or (say("none_yet"),))
     missing = say(code, name=name, near=did_you_mean(name, names))

@@ -45,7 +45,9 @@ def test_nodes_are_listed_by_host_with_the_shortest_id(nodes, run):
 def test_a_filter_for_a_node_that_there_is_not_is_refused(nodes, run, field):
     done = run("nodes", "-f", f"{field}=gpu-9")
     assert (done.exit_code, done.stdout) == (ExitCode.NOT_FOUND, "")
-    assert "there is no node 'gpu-9' (did you mean 'gpu-7'?)" in done.stderr
+    assert done.stderr == (
+        "there is no node 'gpu-9' (did you mean 'gpu-8'?); `schedulemesh nodes` lists the 2 that there are\n"
+    )
 
 
 def test_nodes_are_listed_with_their_domains_and_by_them(scheduler, run):
