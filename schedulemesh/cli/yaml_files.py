@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Refuses what PyYAML passes over: a field that is given twice, of which the last one would count."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -18,7 +18,8 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key.value} is given twice", key.start_mark
                 )
-        return super().construct_mapping(node, deep)
+        fields: dict[Any, Any] = super().construct_mapping(node, deep)
+        return fields
 
 
 def load(text: str) -> Any:
