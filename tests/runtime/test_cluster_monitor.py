@@ -82,6 +82,25 @@ def test_requests_are_served_between_the_portions_of_a_tick(lived, monkeypatch):
     lived(story)
 
 
+def test_requests_are_served_between_the_parts_of_a_look(lived, monkeypatch):
+    async def story(life):
+        reactor, steps = life.running.reactor, []
+        await asyncio.sleep(SOON_S)  # virtual time
+        compare = monitor.ClusterMonitor._compare_actors
+
+        async def compare_and_ask(*seen):
+            await compare(*seen)
+            life.ask(CordonNode(node_id="n", cordoned=True))
+
+        monkeypatch.setattr(monitor.ClusterMonitor, "_compare_actors", compare_and_ask)
+        reactor.subscribe(lambda step: steps.append(type(step.stimulus).__name__))
+        await life.running.monitor.observe()
+        monkeypatch.undo()
+        assert steps.index("CordonRequested") < steps.index("ClockTicked")
+
+    lived(story)
+
+
 def test_a_look_that_goes_on_failing_is_counted_and_overdue(lived, monkeypatch, caplog):
     async def story(life):
         await asyncio.sleep(SOON_S)  # virtual time

@@ -211,8 +211,11 @@ class ClusterMonitor:
         if groups is not None:
             await attempts.make(lambda: self._remove_lost_groups(placed, groups))
         if living is not None:
+            await self._serve_others()
             await attempts.make(lambda: self._compare_actors(before, were_ready, living))
+        await self._serve_others()
         await attempts.make(self._tick)
+        await self._serve_others()
         await attempts.make(self._meet_demand)
         if self._recovered:
             await attempts.make(lambda: self._witness.note(self._reactor.height()))
@@ -220,6 +223,10 @@ class ClusterMonitor:
                 self._look_at = now + _LATE_S
                 await attempts.make(self._remove_late_groups)
         attempts.raise_first()
+
+    async def _serve_others(self) -> None:
+        """Have others served between two parts of a look, each of which is as long as a large read."""
+        await self._reactor.turns.serve_others(0.0)
 
     async def _tick(self) -> None:
         """Have time pass; at once again while a pool that is being deleted has more to cancel. Others are
