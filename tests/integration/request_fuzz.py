@@ -8,7 +8,6 @@ refused; afterwards the supervisor, which never restarted, is killed and knows a
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import random
@@ -32,6 +31,7 @@ from schedulemesh.domain.task import FIELDS
 from schedulemesh.domain.task_fields import Takers
 from schedulemesh.errors import ScheduleMeshError, SchedulerNotFoundError
 from tests.api.written_parts import value_of
+from tests.calls_of import without_arguments
 from tests.integration.hostile_values import HOSTILE, Values
 
 Kind = Callable[[random.Random], Any]
@@ -402,13 +402,7 @@ CALLS: dict[str, dict[str, Kind]] = {
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.
 ENDING = {"detach", "shutdown", "supervisor_handle", "future", "dashboard", "metrics_text"}
 ENDING |= {"job_logs", "task_logs", "lease", "get_lease"}
-CALLS |= {
-    name: {}
-    for name, call in inspect.getmembers(RayScheduler, inspect.isfunction)
-    if not name.startswith("_")
-    and list(inspect.signature(call).parameters) == ["self"]
-    and name not in ENDING
-}
+CALLS |= {name: {} for name in without_arguments(RayScheduler) if name not in {*CALLS, *ENDING}}
 #: Tags of all requests.
 TAGS = [str(kind.__struct_config__.tag) for kind in Call.__subclasses__()]
 

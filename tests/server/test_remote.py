@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import socket
 import threading
 
@@ -18,6 +17,7 @@ from schedulemesh.errors import (
     SchedulerUnavailableError,
     TaskFailedError,
 )
+from tests.calls_of import without_arguments
 from tests.server.work import filled
 
 
@@ -69,17 +69,6 @@ OTHERS = {
     ),
     *("name", "restore_task", "task_logs", "test_alerts"),
 }
-
-
-def without_arguments(cls):
-    """The public calls of a class that have to be given nothing."""
-    for name, call in inspect.getmembers(cls, inspect.isfunction):
-        parameters = inspect.signature(call).parameters.values()
-        required = [
-            p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD
-        ]
-        if not name.startswith("_") and required == ["self"]:
-            yield name
 
 
 #: The arguments of each call that succeeds on a scheduler that is ``filled``, in this order.
