@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.config.queueing import ORDERS
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.tokens import Role, TokenSpec
@@ -64,6 +65,27 @@ def test_a_state_comes_back_field_by_field(size):
     again = written(state, size)
     assert differences(state, again) == []
     check(again)
+
+
+@pytest.mark.parametrize("ageing", [0.0, 2.0])
+@pytest.mark.parametrize("order", ORDERS)
+def test_tasks_of_one_class_come_back_at_their_places_in_every_order(order, ageing):
+    mesh = BusyMesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.order_by(order=order, ageing_per_hour=ageing)
+    mesh.run("ran", cpu=4, class_key="k", on_preempted="requeue", more={"queue": True})
+    for number, duration in enumerate((9.0, None, 3.0, 7.0)):
+        mesh.now += 1000.0
+        mesh.queue(f"t{number}", cpu=4, duration=duration)
+    mesh.preempt(agent_name="ran")
+    mesh.leave("ran", saved=True)
+    assert len(mesh.waiting()) == 4, "one has started in its place"
+    again = written(mesh.state)
+    classes = again.queue.pools["p"].classes.values()
+    assert [len(c.entries) for c in classes] == [4]
+    assert [list(c.entries) for c in classes] == [
+        list(c.entries) for c in mesh.state.queue.pools["p"].classes.values()
+    ]
+    assert differences(mesh.state, again) == []
 
 
 def test_an_empty_state_comes_back():

@@ -15,7 +15,7 @@ from math import inf
 import msgspec
 from sortedcontainers import SortedList
 
-from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
+from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.flavors import counted, flavors_for
@@ -41,7 +41,13 @@ from schedulemesh.engine.state.queue_classes import (
     Relevant,
 )
 from schedulemesh.engine.state.queue_kinds import QueueKinds
-from schedulemesh.engine.state.queued_tasks import FRONT, QueuedTask, Reservation, order_value
+from schedulemesh.engine.state.queued_tasks import (
+    FRONT,
+    QueuedTask,
+    Reservation,
+    common_order_value,
+    order_value,
+)
 
 #: What an owner has of whom nothing waits.
 _NO_ENTRIES: Mapping[QueueClass, OwnerEntries] = {}
@@ -53,7 +59,7 @@ class _Alike(msgspec.Struct, kw_only=True):
     queue_class: QueueClass
     #: Their entries so far.
     entries: list[Entry]
-    #: See ``order_value``; None: each has another one.
+    #: See ``common_order_value``.
     order_value: float | None
     #: The largest of their numbers, and the shortest of the durations that they declare, in seconds.
     last: int = 0
@@ -236,11 +242,10 @@ class Queue:
             pool = self.pools[pool_name] = PoolQueue()
         queue_class = self._class_in(pool, _class_of(task, owner="", exceeds=False))
         queue_class.note_length(spec)
-        by_task = policy.order in BY_REMAINING or policy.las_limit_s or policy.ageing_per_hour
         return _Alike(
             queue_class=queue_class,
             entries=entries.setdefault(pool_name, {}).setdefault(queue_class, []),
-            order_value=None if by_task else order_value(task, policy),
+            order_value=common_order_value(task, policy),
         )
 
     def remove(self, task_id: str, *, starts: bool = False) -> QueuedTask:

@@ -175,6 +175,13 @@ def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
     return policy.ageing_per_hour / 3600.0 * aged_since - task.common_spec.priority
 
 
+def common_order_value(task: QueuedTask, policy: QueuePolicy) -> float | None:
+    """The order value that all tasks of a task's class have; None: each may have one of its own."""
+    if policy.order == "fifo" or policy.is_by_priority:
+        return order_value(task, policy)
+    return None
+
+
 def remaining_s(task: QueuedTask, policy: QueuePolicy) -> float:
     """The seconds for which a task that waits still has to run: by its declaration, else by its estimate,
     which grows once it has run for longer (``expected_total_s``). Infinite where nothing is known.
