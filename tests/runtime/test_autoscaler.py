@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
@@ -118,6 +119,81 @@ def test_a_node_with_the_labels_is_requested_for_a_task_whose_labels_no_node_has
     asyncio.run(AutoscalerRequest(ray, writing).notify(mesh.state))
     assert ray.asked == [[parse_resources({"cpu": 1})]]
     assert ray.asked_labels == [[(("zone", "in(a, b)"),)]]
+
+
+def racks(*nodes, **how):
+    """A mesh with racks in blocks; ``nodes``: block, rack and GPUs of each."""
+    mesh = Mesh(
+        pool("p", gpu=64),
+        nodes=[
+            node(f"n{number}", gpu=gpus, labels={"block": block, "rack": rack, **how})
+            for number, (block, rack, gpus) in enumerate(nodes)
+        ],
+    )
+    mesh.policy(topology_levels=("block", "rack"))
+    return mesh
+
+
+def gang(mesh, topology, **how):
+    """A gang of four members with two GPUs each waits."""
+    members = [{"gpu": 2}] * 4
+    payload = GangPayload(strategy="PACK")
+    mesh.queue("g", topology=topology, bundles=members, payload=payload, class_key="c", **how)
+    assert mesh.waiting() == ["g"]
+
+
+def test_a_gang_for_which_there_are_too_few_nodes_is_asked_for_whole():
+    given = racks(("b1", "r1", 2), ("b1", "r2", 2))
+    gang(given, "")
+    assert list(queued_needs(given.state)) == [(parse_resources({"gpu": 2}), ())] * 4
+
+
+def test_a_gang_that_must_be_in_one_rack_is_asked_for_in_the_rack_that_has_most():
+    given = racks(("b1", "r1", 4), ("b1", "r2", 4), ("b2", "r2", 2), ("b1", "r2", 2))
+    gang(given, "rack")
+    asked = (parse_resources({"gpu": 2}), (("block", "b1"), ("rack", "r2")))
+    assert list(queued_needs(given.state)) == [asked] * 4
+    given.observe(*(node(f"m{n}", gpu=4, labels={"block": "b1", "rack": "r2"}) for n in range(2)))
+    assert list(queued_needs(given.state)) == [], "the rack has grown"
+
+
+def test_equal_racks_are_taken_by_name_and_wider_levels_name_no_rack():
+    given = racks(("b1", "r2", 2), ("b1", "r1", 2), ("b2", "r3", 3))
+    gang(given, "rack")
+    assert {labels for _, labels in queued_needs(given.state)} == {
+        (("block", "b2"), ("rack", "r3"))
+    }
+    given = racks(("b1", "r2", 2), ("b1", "r1", 2), ("b2", "r3", 4))
+    gang(given, "block,preferred:rack")
+    assert {labels for _, labels in queued_needs(given.state)} == {(("block", "b1"),)}
+
+
+def test_a_preferred_level_is_not_asked_for():
+    given = racks(("b1", "r1", 4), ("b1", "r2", 2))
+    gang(given, "preferred:rack")
+    assert {labels for _, labels in queued_needs(given.state)} == {()}
+
+
+def test_where_no_node_has_the_label_nodes_are_asked_for_without_it():
+    given = Mesh(pool("p", gpu=64), nodes=[node("head", cpu=4)])
+    given.policy(topology_levels=("block", "rack"))
+    gang(given, "rack", node_labels={"model": "H100"})
+    assert {labels for _, labels in queued_needs(given.state)} == {(("model", "H100"),)}
+
+
+def test_the_labels_that_a_gang_asks_for_limit_the_racks_and_are_asked_for_too():
+    given = Mesh(
+        pool("p", gpu=64),
+        nodes=[
+            node("a", gpu=6, labels={"rack": "r1", "model": "A100"}),
+            node("h", gpu=4, labels={"rack": "r2", "model": "H100"}),
+        ],
+    )
+    given.policy(topology_levels=("rack",))
+    gang(given, "rack", node_labels={"model": "H100", "rack": "!r9"})
+    assert {labels for _, labels in queued_needs(given.state)} == {
+        (("model", "H100"), ("rack", "r2"))
+    }
 
 
 def test_no_more_is_requested_for_queued_tasks_than_their_quota_covers():

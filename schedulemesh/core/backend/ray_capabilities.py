@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray.exceptions
@@ -44,17 +44,26 @@ def use_token_if_available() -> None:
 
 def request_autoscaler(bundles: list[dict[str, float]], labels: list[dict[str, str]]) -> None:
     """Ask the autoscaler for room for these bundles, each on a node with these labels. An older Ray cannot be
-    asked for labels: the bundles that need some are left out, as nodes of any kind would be added for them.
+    asked for labels, and the first version of the autoscaler passes over them: the bundles that need some are
+    left out, as nodes of any kind would be added for them.
     """
     from ray.autoscaler.sdk import request_resources
 
     if not any(labels):
         request_resources(bundles=bundles)
-    elif "bundle_label_selectors" in inspect.signature(request_resources).parameters:
+    elif _autoscaler_knows_labels(request_resources):
         request_resources(bundles=bundles, bundle_label_selectors=labels)
     else:
         pairs = zip(bundles, labels, strict=True)
         request_resources(bundles=[bundle for bundle, needed in pairs if not needed])
+
+
+def _autoscaler_knows_labels(request_resources: Callable[..., None]) -> bool:
+    """Whether the autoscaler of this cluster adds nodes by their labels."""
+    is_second = _optional("ray.autoscaler.v2.utils", "is_autoscaler_v2")
+    if "bundle_label_selectors" not in inspect.signature(request_resources).parameters:
+        return False
+    return is_second is not None and bool(is_second())
 
 
 def connect_directly(actors: Mapping[str, ActorHandle], backend: str) -> None:

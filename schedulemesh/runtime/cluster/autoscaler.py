@@ -6,15 +6,19 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 
-from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.node_labels import NodeLabels
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.node_labels import NodeLabels, all_of, selects
+from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.needs import (
     bundles_of,
+    groups_asked,
     need_of_submission,
     quota_need_of_submission,
 )
 from schedulemesh.engine.admission.refusals import unplaced
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.placement.group_choice import makes_groups
+from schedulemesh.engine.placement.reserved_room import could_hold
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.ways import ways_of
@@ -31,8 +35,8 @@ Bundle = tuple[Resources, NodeLabels]
 
 
 def queued_needs(state: MeshState) -> Iterator[Bundle]:
-    """The bundles of queued tasks that fit on no node, even if it were empty, as far as their pool's quota
-    covers them: as they prefer to run, where they may run in several ways.
+    """The bundles of queued tasks that the nodes could not hold even if nothing ran, as far as their pool's
+    quota covers them: as they prefer to run, where they may run in several ways.
     """
     if not state.nodes_known:
         return
@@ -42,23 +46,63 @@ def queued_needs(state: MeshState) -> Iterator[Bundle]:
         for queue_class in state.queue.pools[name].classes.values():
             submission = state.queue.by_id[queue_class.first[-1]].submission
             ways = ways_of(state.ledger, submission)
-            agent, need = ways[0].agent, need_of_submission(state, ways[0])
-            quota_need = quota_need_of_submission(state, ways[0])
-            bundles = bundles_of(state, agent, need)
-            if any(_could_ever(state, each.agent, need) for each in ways):
+            if any(_could_ever(state, each) for each in ways):
                 continue
+            quota_need, bundles = quota_need_of_submission(state, ways[0]), _bundles(state, ways[0])
             for _ in queue_class.entries:
                 if not quota_need.fits(free):
                     break
                 free = free - quota_need
-                yield from ((bundle, agent.node_labels) for bundle in bundles)
+                yield from bundles
 
 
-def _could_ever(state: MeshState, agent: AgentSpec, default_need: Resources) -> bool:
-    """Whether each bundle of an agent fits on some node, if it were empty."""
-    need = agent.resources or default_need
-    bundles = bundles_of(state, agent, need)
+def _could_ever(state: MeshState, submission: TaskSubmitted) -> bool:
+    """Whether the nodes could hold what a submission asks for, if nothing ran: a group whole, where one is
+    made for it, and as close together as it asks; else each bundle by itself.
+    """
+    shape, agent = _group_of(state, submission), submission.agent
+    if shape is not None:
+        return could_hold(state, shape)
+    bundles = bundles_of(state, agent, need_of_submission(state, submission))
     return all(state.cluster.could_ever(shape_on_node(agent, bundle)) for bundle in bundles)
+
+
+def _bundles(state: MeshState, submission: TaskSubmitted) -> list[Bundle]:
+    """What a submission asks of nodes, and where."""
+    agent, shape = submission.agent, _group_of(state, submission)
+    bundles = bundles_of(state, agent, need_of_submission(state, submission))
+    labels = agent.node_labels if shape is None else _labels_in_a_domain(state, shape)
+    return [(bundle, labels) for bundle in bundles]
+
+
+def _group_of(state: MeshState, submission: TaskSubmitted) -> GroupShape | None:
+    """The placement group that would be made for a submission; None: none would."""
+    pool_name, need = submission.agent.pool_name, need_of_submission(state, submission)
+    asked = groups_asked(state, submission, pool_name, need)
+    return asked.shape if asked is not None and makes_groups(asked.spec) else None
+
+
+def _labels_in_a_domain(state: MeshState, shape: GroupShape) -> NodeLabels:
+    """The labels of the nodes for a group. Ray cannot be asked for nodes that have any label in common, so
+    where the group must be in one domain, that of which the nodes have the most in all is named; as it grows,
+    it stays the one. Where no node has the label of the level, none is named.
+    """
+    topology = shape.topology
+    if topology is None or not topology.required:
+        return shape.node_labels
+    levels = topology.levels[: topology.limit + 1]
+    totals: dict[NodeLabels, Resources] = {}
+    for node in state.cluster.nodes.values():
+        if topology.required in node.labels and selects(shape.node_labels, node.labels):
+            domain = tuple((level, node.labels[level]) for level in levels if level in node.labels)
+            totals[domain] = totals.get(domain, NOTHING) + node.total
+    largest = max(sorted(totals), key=lambda domain: _size(totals[domain]), default=())
+    named = {level for level, _ in largest}
+    return all_of(largest, tuple(one for one in shape.node_labels if one[0] not in named))
+
+
+def _size(amount: Resources) -> tuple[int, int, int]:
+    return (amount.gpu, amount.cpu, amount.memory)
 
 
 class AutoscalerRequest:
