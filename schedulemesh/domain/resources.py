@@ -442,6 +442,8 @@ def _merge(
     total = dict(amounts)
     for name, amount in other:
         total[name] = total.get(name, 0) + sign * amount
+    if len(total) == len(amounts) and 0 not in total.values():
+        return tuple(total.items())
     return _without_zeros(total, len(amounts))
 
 
@@ -453,6 +455,8 @@ def without(
     for other in others:
         for name, units in other:
             remaining[name] = remaining.get(name, 0) - units
+    if len(remaining) == len(amounts) and 0 not in remaining.values():
+        return tuple(remaining.items())
     return _without_zeros(remaining, len(amounts))
 
 

@@ -286,11 +286,11 @@ def _owner_at_limit(
 ) -> Refused | None:
     """The refusal of a task whose owner is at a limit now, or whose budget is spent."""
     state, flavor = tx.state, stimulus.agent.flavor
-    if pool_name in state.owners.limited:
+    task = stimulus.task
+    if task is not None and pool_name in state.owners.limited:
         amount = need if flavor is None else counted(need, flavor.quota_of(need))
-        refused = beyond_owner_limit(state, stimulus, pool_name, amount)
-        if refused is not None:
-            return refused
+        if state.owners.room(pool_name, task.owner, amount) == 0:
+            return beyond_owner_limit(state, stimulus, pool_name, amount)
     if pool_name in state.budgets.spent:
         return beyond_budget(state, stimulus, pool_name, need, tx.now)
     return None

@@ -25,7 +25,6 @@ from math import inf
 
 import msgspec
 
-from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
 from schedulemesh.domain.windows import MaintenanceWindow
@@ -43,13 +42,12 @@ from schedulemesh.engine.admission.evictions import may_take_back
 from schedulemesh.engine.admission.fair_classes import FairClasses, Served, with_fair_pools
 from schedulemesh.engine.admission.needs import (
     can_be_paid,
-    groups_asked,
     is_ruled_out,
     need_of,
-    need_of_submission,
     on_nodes,
     quota_need_of_submission,
 )
+from schedulemesh.engine.admission.open_ways import kind_of, may_have_room, open_ways
 from schedulemesh.engine.admission.pass_shares import PassShares
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
@@ -88,14 +86,11 @@ from schedulemesh.engine.messages.stimuli import (
     RecoveryObserved,
     TaskSubmitted,
 )
-from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.need_index import LeastNeed
-from schedulemesh.engine.state.queue_classes import (
-    QueueClass,
-)
+from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.queued_tasks import QueuedTask
 from schedulemesh.engine.state.shares import ShareKey
 from schedulemesh.engine.state.ways import in_way, ways_of
@@ -562,9 +557,8 @@ class _Pass:
             places = queue_class.on_nodes = on_nodes(each)
         if places and state.ledger.accounts[queue_class.pool_name].spec.groups is None:
             return not state.queue.no_room.includes_all(places)
-        return any(
-            map(self._may_have_room, self._ways(queue_class, self._first_submission(queue_class)))
-        )
+        ways = self._ways(queue_class, self._first_submission(queue_class))
+        return any(may_have_room(state, way) for way in ways)
 
     def _first_submission(self, queue_class: QueueClass) -> TaskSubmitted:
         """The submission of the first task of a class."""
@@ -756,20 +750,6 @@ class _Pass:
                 return True
         return False
 
-    def _may_have_room(self, submission: TaskSubmitted) -> bool:
-        """False: no node has room for a task in this one of its alternatives, or there is no group."""
-        state = self._tx.state
-        need = need_of_submission(state, submission)
-        group_request = groups_asked(state, submission, submission.agent.pool_name, need)
-        if group_request is not None:
-            return (
-                group_request.spare is not None
-                or _kind_of(group_request) not in state.queue.no_group
-            )
-        if not submission.choose_node:
-            return True
-        return not state.queue.no_room.includes(submission.agent.node_labels, need)
-
     def _try_start(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         if (refusal := self._backfill.refusal_of(task)) is not None:
             self._look_behind(queue_class, queue_class.first, refusal.limits)
@@ -790,7 +770,11 @@ class _Pass:
         """The request of a task in each of its ways in which it fits, the preferred one first. Ways in which
         it surely has no room are not looked at.
         """
-        for way in self._open_ways(task, queue_class):
+        ways = self._ways(queue_class, task.submission)
+        tried: Iterable[TaskSubmitted] = ways
+        if len(ways) > 1:
+            tried = open_ways(self._tx, queue_class, ways, is_noted=not self._ahead)
+        for way in tried:
             request = understand_alone(self._tx, in_way(task.submission, way))
             if isinstance(request, Refused):
                 continue
@@ -798,18 +782,6 @@ class _Pass:
                 yield request
             elif not self._ahead:
                 self._note_no_room(request)
-
-    def _open_ways(self, task: QueuedTask, queue_class: QueueClass) -> Iterable[TaskSubmitted]:
-        """The ways in which a task may run and may have room."""
-        ways, places = self._ways(queue_class, task.submission), queue_class.on_nodes
-        if len(ways) == 1:
-            return ways
-        if not places or self._tx.state.ledger.accounts[task.pool_name].spec.groups is not None:
-            return filter(self._may_have_room, ways)
-        no_room = self._tx.state.queue.no_room
-        return [
-            way for way, place in zip(ways, places, strict=True) if not no_room.includes(*place)
-        ]
 
     def _over_before(self) -> RunTimes:
         """Within which run times a task may be over before one of the windows ahead."""
@@ -828,7 +800,7 @@ class _Pass:
         group_request = request.group_request
         # A spare reserved group depends on more than groups and room: on who else of the pool waits.
         if group_request is not None and group_request.spare is None:
-            queue.no_group.add(_kind_of(group_request))
+            queue.no_group.add(kind_of(group_request))
 
     def _try_admit(self, task: QueuedTask, queue_class: QueueClass) -> bool | StartWouldDelay:
         """Start a task if it fits; whether it was started. Where that would delay a reserved start in each of
@@ -886,8 +858,3 @@ class _Pass:
             if run_times(tx, task.submission, task.pool_name, need).within(limits):
                 self._later[queue_class] = later
                 return
-
-
-def _kind_of(group_request: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:
-    """See ``Queue.no_group``."""
-    return (group_request.pool_name, group_request.shape, group_request.reserved)

@@ -5,6 +5,7 @@ of tasks. It is noted as a search for a node finds none, and forgotten as room i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from schedulemesh.domain.node_labels import NodeLabels, selects
 from schedulemesh.domain.resources import Resources
@@ -14,19 +15,32 @@ from schedulemesh.engine.state.queue_classes import Places
 _FREED_NODES = 8
 
 
+class _Open(NamedTuple):
+    """Places, and the numbers of those that may have had room when so much was noted."""
+
+    places: Places
+    numbers: tuple[int, ...]
+    noted: int
+
+
 class NoRoom:
     """Needs that fit on no node. What needs no less fits on none either."""
 
     def __init__(self) -> None:
         #: By the labels that nodes must have; of each no need that another one makes superfluous.
         self._needs: dict[NodeLabels, list[Resources]] = {}
-        #: Places of which all are among these, by identity: most classes ask for the same.
+        #: By identity, as most classes ask for the same: places of which all are among these; and of which
+        #: not all were, when that was asked last.
         self._all_full: dict[int, Places] = {}
+        self._open: dict[int, _Open] = {}
+        #: How often a need was noted.
+        self._noted = 0
 
     def add(self, node_labels: NodeLabels, need: Resources) -> None:
         """Note a need that fits on no node with these labels."""
         others = self._needs.get(node_labels, ())
         self._needs[node_labels] = [other for other in others if not need.fits(other)] + [need]
+        self._noted += 1
 
     def of(self, node_labels: NodeLabels) -> Sequence[Resources]:
         """What fits on no node with these labels."""
@@ -41,16 +55,31 @@ class NoRoom:
 
     def includes_all(self, places: Places) -> bool:
         """Whether each of these needs surely fits on no node with its labels. It is asked most often."""
-        if id(places) in self._all_full:
+        key = id(places)
+        if key in self._all_full:
             return True
-        for node_labels, need in places:
+        kept = self._open.get(key)
+        return (kept is None or kept.noted != self._noted) and not self.open_in(places)
+
+    def open_in(self, places: Places) -> tuple[int, ...]:
+        """The numbers of those of these needs that may have room on a node with their labels."""
+        key = id(places)
+        if key in self._all_full:
+            return ()
+        kept, numbers = self._open.get(key), list[int]()
+        if kept is not None and kept.noted == self._noted:
+            return kept.numbers
+        for number in range(len(places)) if kept is None else kept.numbers:
+            node_labels, need = places[number]
             for other in self._needs.get(node_labels, ()):
                 if other.fits(need):
                     break
             else:
-                return False
-        self._all_full[id(places)] = places
-        return True
+                numbers.append(number)
+        self._open[key] = _Open(places, tuple(numbers), self._noted)
+        if not numbers:
+            self._all_full[key] = places
+        return tuple(numbers)
 
     def __bool__(self) -> bool:
         return bool(self._needs)
@@ -63,6 +92,7 @@ class NoRoom:
             self.clear()
             return
         self._all_full.clear()
+        self._open.clear()
         for selector in list(self._needs):
             if any(labels is not None and selects(selector, labels) for labels in freed):
                 del self._needs[selector]
@@ -71,3 +101,4 @@ class NoRoom:
         """Forget all."""
         self._needs.clear()
         self._all_full.clear()
+        self._open.clear()

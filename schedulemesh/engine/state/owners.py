@@ -45,6 +45,8 @@ class OwnerUse(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     def remember(self, at: float, half_life_s: float) -> None:
         """Have the mean include what they have held until this time."""
+        if at == self.mean_at and half_life_s > 0:
+            return  # nothing was held since, for no time at all
         self.mean = decayed_mean(self.mean, self.mean_at, self.held, at, half_life_s)
         if at > self.mean_at:
             self.mean_at = at
@@ -178,11 +180,14 @@ class Owners:
         """What an owner holds has changed: shares in its pool are compared at another time. ``waiting``: the
         owners whose tasks wait there.
         """
-        ranks, pool = self.ranks.get(pool_name), self._ranked.get(pool_name)
-        if ranks is None or pool is None:
+        pool = self._ranked.get(pool_name)
+        if pool is None:
             return
-        pool.version, pool.at = pool.version + 1, self.changed_at.get(pool_name, 0.0)
-        if (rank := ranks.get(owner)) is not None:
+        pool.version += 1
+        pool.at = self.changed_at.get(pool_name, 0.0)
+        ranks = self.ranks[pool_name]
+        rank = ranks.get(owner)
+        if rank is not None:
             rank.parts, rank.version = None, -1
         if len(ranks) > 2 * len(waiting) + _SPARE_RANKS:
             self.ranks[pool_name] = {o: rank for o, rank in ranks.items() if o in waiting}
@@ -270,9 +275,10 @@ class Owners:
         if pool_name not in self.limited:
             return None
         limit = self._limits.get((pool_name, owner)) or self.limit_of(pool_name, owner)
-        if _room(limit, NOTHING, 0, need) != 0:
-            return None
-        return _exceeded(limit, NOTHING, 0, need)
+        for kind, most in limit.named:
+            if (need.gpu if kind == "gpu" else _units(need, kind)) > most:
+                return _exceeded(limit, NOTHING, 0, need)
+        return _exceeded(limit, NOTHING, 0, need) if limit.running == 0 else None
 
     def rename(self, name: str, new_name: str) -> None:
         """A pool has another name."""
