@@ -53,7 +53,7 @@ class PreemptionRecord(TaskInfo, total=False):
     #: When the state was last saved, in seconds since 1970.
     saved_at: float | None
     save_error: str
-    #: None: it was requested by a client.
+    #: None: it was evicted for no other task; the reason says why.
     evictor: EvictorInfo | None
     #: The client that requested it (host:pid), if one did and said who it is.
     requested_by: str | None

@@ -19,6 +19,7 @@ from schedulemesh.cli.output import repeat
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.texts import amounts, number
 from schedulemesh.cli.wording import in_commands, node
+from schedulemesh.domain.eviction_causes import cause_of
 from schedulemesh.domain.language import Language
 from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.domain.sentences import Sentence, Text, in_words, say
@@ -372,10 +373,8 @@ def _eviction(eviction: EvictionInfo, state: str, now: float) -> Sentence:
 
 def _evictor(eviction: EvictionInfo) -> Sentence:
     """For whom it was evicted, or why else."""
-    if eviction["rule"] in LIMITS:
-        return say("eviction_by_limit")
     if not eviction["by_agent"]:
-        return say("eviction_by_request")
+        return cause_of(eviction["rule"])
     evictor = say("evictor_is_agent", agent=eviction["by_agent"])
     if eviction["by_task"]:
         evictor = say("evictor_is_task", task=eviction["by_task"])

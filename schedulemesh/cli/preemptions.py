@@ -8,7 +8,7 @@ import typer
 
 from schedulemesh.api.rows import NameOf
 from schedulemesh.cli.command import Output, Select, Since, Target, View, command
-from schedulemesh.cli.language import phrase
+from schedulemesh.cli.language import phrase, spoken
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.rows import Column, Listing, Record, Row
@@ -22,6 +22,8 @@ from schedulemesh.cli.texts import (
     remaining,
     short_duration,
 )
+from schedulemesh.domain.eviction_causes import cause_of
+from schedulemesh.domain.reasons import PreemptionReason
 
 if TYPE_CHECKING:
     from schedulemesh.api.results import EvaluationResult
@@ -170,13 +172,19 @@ def _victim(row: Row) -> str:
 
 
 def _evictor(row: Row) -> str:
-    evictor, client = row["evictor"], row["requested_by"]
+    evictor = row["evictor"]
     if evictor is None:
-        if client:
-            return phrase("preempted_by_client", client=client)
-        return phrase("preempted_by_request")
+        return _cause(row["reason"], row["requested_by"])
     task = evictor["task_id"] or phrase("preempted_by_agent", agent=evictor["agent_name"])
     return _party(task, evictor["owner"], evictor["pool_name"], evictor["priority"])
+
+
+def _cause(reason: str, client: str | None) -> str:
+    """Why a task was evicted for no other one."""
+    if client and reason == PreemptionReason.MANUAL:
+        return phrase("preempted_by_client", client=client)
+    cause = spoken(cause_of(reason))
+    return f"{cause}\n{client.removeprefix('window ')}" if client else cause
 
 
 def _rule(row: Row) -> str:

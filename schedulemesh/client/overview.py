@@ -12,7 +12,9 @@ from schedulemesh.api.preemption import ListPreemptions, PreemptionRecord
 from schedulemesh.api.tasks import ListTasks, TaskListing
 from schedulemesh.client.asking import SchedulerConnection, listed
 from schedulemesh.client.listings import AboutResult, PoolsResult, PreemptionsResult, TasksResult
+from schedulemesh.domain.eviction_causes import cause_of
 from schedulemesh.domain.resources import amounts_text
+from schedulemesh.domain.sentences import in_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +62,10 @@ def _pool_row(pool: PoolInfo) -> list[str]:
 
 def _preemption_row(record: PreemptionRecord) -> list[str]:
     evictor = record["evictor"]
-    by = "by request" if evictor is None else evictor["task_id"] or evictor["agent_name"]
+    if evictor is None:
+        by = in_words(cause_of(record["reason"]), "en")
+    else:
+        by = evictor["task_id"] or evictor["agent_name"]
     at = time.strftime("%m-%d %H:%M:%S", time.localtime(record["timestamp"]))
     return [at, record["task_id"], by, record["reason"]]
 

@@ -614,6 +614,10 @@ class PreemptionReason(Code):
         "A [strategy](../plugins.md) allowed what the rules refused.",
     )
     DRAINED = ("drained", "Its node or its pool is drained.")
+    WINDOW = (
+        "for_window",
+        "A [window](../calendar.md) of maintenance, or a reservation for others, begins on its node.",
+    )
     TIME_LIMIT = ("time_limit", "It had run for as long as `max_run_s` allows.")
     IDLE_LIMIT = ("idle_limit", "Its GPUs were idle for twice as long as `idle_s` allows.")
     CALLED_BACK = (
@@ -626,6 +630,8 @@ class PreemptionReason(Code):
     MANUAL = ("manual", "Evicted by request, without an evaluation before.")
 
 
+#: What must be empty is emptied: such an eviction counts as no preemption.
+DRAINS = frozenset({PreemptionReason.DRAINED, PreemptionReason.WINDOW})
 #: Limits in time that a task has reached.
 LIMITS = frozenset({PreemptionReason.TIME_LIMIT, PreemptionReason.IDLE_LIMIT})
 

@@ -86,6 +86,30 @@ def test_one_by_request_that_is_in_progress(shown):
         assert words in text
 
 
+@pytest.mark.parametrize(
+    ("reason", "client", "english", "chinese"),
+    [
+        ("time_limit", None, "by its limit", "因时限"),
+        ("idle_limit", None, "by its limit", "因时限"),
+        ("for_window", "window course", "for a window\ncourse", "因维护或预留窗口\ncourse"),
+        ("drained", "host:7", "for a drain\nhost:7", "因排空\nhost:7"),
+        ("drained", None, "for a drain", "因排空"),
+        ("called_back", None, "as lent quota was called back", "因出借的配额被收回"),
+        ("manual", None, "by request", "应人工请求"),
+        ("manual", "host:7", "requested by host:7", "由 host:7 请求"),
+        ("same_pool_preemption", None, "by request", "应人工请求"),
+    ],
+)
+def test_what_was_evicted_for_no_task_says_why(reason, client, english, chinese, monkeypatch):
+    row = {**ROW, "evictor": None, "reason": reason, "requested_by": client}
+    shows = next(
+        column.show for column in preemption_listing([row]).columns if column.heading == "for"
+    )
+    for language, text in (("en", english), ("zh", chinese)):
+        monkeypatch.setenv("SCHEDULEMESH_LANG", language)
+        assert shows(row) == text
+
+
 def test_what_was_freed_in_vain_is_said(shown):
     text = shown({**ROW, "used": False, "time_to_start": None, "time_to_run_again": 70.0})
     assert "not used" in text

@@ -7,6 +7,7 @@ import msgspec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from tests.engine.builders import Mesh, node, pool
 
@@ -90,6 +91,15 @@ def test_a_task_that_is_evicted_by_request_says_so():
         "it is being evicted by request (manual); after that it joins the queue again"
     )
     assert found.hint == ""
+
+
+def test_a_task_that_leaves_for_a_drain_says_so():
+    given = mesh()
+    given.run("t", cpu=4, on_preempted="requeue", class_key="k")
+    given.handle(s.DrainRequested(node_id="n1", drained=True, client="ada"))
+    assert explained(given, "t").error == (
+        "it is being evicted for a drain (drained); after that it joins the queue again"
+    )
 
 
 def test_a_task_whose_agent_ends_says_why():

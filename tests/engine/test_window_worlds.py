@@ -127,7 +127,7 @@ class World:
         for fact in mesh.facts[self.seen :]:
             if isinstance(fact, AgentAdmitted):
                 self.check_start(fact)
-            if isinstance(fact, EvictionStarted) and fact.reason == "drained":
+            if isinstance(fact, EvictionStarted) and fact.reason == "for_window":
                 self.check_eviction(fact)
         self.seen = len(mesh.facts)
 

@@ -121,7 +121,7 @@ def test_what_still_runs_is_evicted_when_its_eviction_may_take_all_the_time_left
     mesh.leave("t", saved=True)
     assert mesh.starts["t"].node_id == "b", "it goes on elsewhere"
     record = mesh.state.evictions.of_task("t")
-    assert (record.reason, record.client) == ("drained", "window w")
+    assert (record.reason, record.client) == ("for_window", "window w")
     mesh.report("t")
     assert mesh.state.running.by_id["t"].attempts.preemptions == 0
 
@@ -203,7 +203,7 @@ def test_a_window_is_created_once_and_deleted():
     assert not mesh.state.windows.by_name
 
 
-def test_deleting_an_open_window_opens_its_nodes_and_undrain_does_not():
+def test_deleting_an_open_for_window_its_nodes_and_undrain_does_not():
     mesh = mesh_of()
     create(mesh, start=BEGIN - HOUR, duration=5 * HOUR)
     assert mesh.state.drains.nodes["a"].window == "w", "it has begun already"

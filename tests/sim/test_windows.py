@@ -81,7 +81,7 @@ def test_a_simulated_window_evicts_and_opens_in_time(tmp_path):
             (type(fact).__name__, world.now)
             for fact in step.facts
             if isinstance(fact, (DrainStarted, DrainEnded))
-            or (isinstance(fact, EvictionStarted) and fact.reason == "drained")
+            or (isinstance(fact, EvictionStarted) and fact.reason == "for_window")
         )
         return step
 

@@ -237,6 +237,7 @@ _EVICTIONS: Mapping[str, tuple[str, str]] = {
     "defragmented": ("Moved to make room for a larger task", "迁移以腾出整块资源"),
     "strategy_preemption": ("A strategy allowed it", "策略插件允许"),
     "drained": ("Its node or pool is drained", "节点或资源池排空"),
+    "for_window": ("A window needs its node", "维护或预留窗口需要该节点"),
     "time_limit": ("Reached its time limit", "到达运行时限"),
     "idle_limit": ("Its GPUs were idle for too long", "GPU 空闲过久"),
     "called_back": ("Its lender's quota became smaller", "出借方配额减少"),

@@ -57,7 +57,6 @@ _PREEMPTIONS: Mapping[str, tuple[str, str]] = {
     "evicts_nobody": ("nobody", "无"),
     "preempted_place": ("{owner} in {pool}", "{owner}，资源池 {pool}"),
     "preempted_priority": ("priority {value}", "优先级 {value}"),
-    "preempted_by_request": ("requested", "按请求"),
     "preempted_by_client": ("requested by {client}", "由 {client} 请求"),
     "preempted_by_agent": ("agent {agent}", "Agent {agent}"),
     "preempted_score": ("score {score}", "得分 {score}"),

@@ -149,6 +149,9 @@ _LINES: Mapping[str, tuple[str, str]] = {
     "evictor_is_agent": ("agent {agent}", "Agent {agent}"),
     "eviction_by_request": ("by request", "应人工请求"),
     "eviction_by_limit": ("by its limit", "因时限"),
+    "eviction_for_drain": ("for a drain", "因排空"),
+    "eviction_for_window": ("for a window", "因维护或预留窗口"),
+    "eviction_by_callback": ("as lent quota was called back", "因出借的配额被收回"),
     "earlier_state": (
         "its state was not saved: {error}; an earlier state of the attempt was",
         "它的状态没有保存：{error}；本次运行更早的状态已保存",

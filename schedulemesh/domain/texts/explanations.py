@@ -135,7 +135,7 @@ _EVICTIONS: Mapping[str, tuple[str, str]] = {
         " for {evictor} ({rule}{score}{idle})",
         "，资源让给{evictor}，依据：{rule:code}{score}{idle}",
     ),
-    "by_request": (" by request ({rule})", "，应人工请求（{rule:code}）"),
+    "by_cause": (" {cause} ({rule})", "，{cause}（{rule:code}）"),
     "state_not_saved": ("its state was not saved: {error}", "它的状态没有保存：{error}"),
     "state_stored": ("its state is stored", "它的状态已保存"),
     "no_state_stored": ("no state of it is stored", "没有保存它的状态"),

@@ -8,6 +8,7 @@ from math import inf
 import msgspec
 from typing_extensions import assert_never
 
+from schedulemesh.domain.eviction_causes import cause_of
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.sentences import Sentence, Text, say
@@ -240,7 +241,7 @@ def _for(eviction: EvictionSummary | None) -> Text:
         return ""
     by = evictor(eviction)
     if not by:
-        return say("by_request", rule=eviction.rule)
+        return say("by_cause", cause=cause_of(eviction.rule), rule=eviction.rule)
     idle = "" if eviction.idle_since is None else say("idle_victim")
     score = score_of(eviction)
     return say("for_evictor", evictor=by, rule=eviction.rule, score=score, idle=idle)

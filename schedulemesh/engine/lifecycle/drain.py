@@ -1,10 +1,11 @@
 """Drains of nodes and pools: nothing new starts there, and what runs is saved and moved.
 
-Every running agent on the node or in the pool is evicted with its tasks (reason ``drained``). Tasks that can
-be started again join the queue, unless they themselves say "drop". With a deadline, an agent whose tasks are
-expected to end in time is left to finish, and so is an agent without tasks; they are evicted when the time
-that notice, saving and cancelling may take is all that is left. Without a deadline everything with tasks is
-evicted at once, and agents without tasks stay.
+Every running agent on the node or in the pool is evicted with its tasks (reason ``drained``, or
+``for_window`` where a maintenance window drains the node). Tasks that can be started again join the
+queue, unless they themselves say "drop". With a deadline, an agent whose tasks are expected to end in time
+is left to finish, and so is an agent without tasks; they are evicted when the time that notice, saving and
+cancelling may take is all that is left. Without a deadline everything with tasks is evicted at once, and
+agents without tasks stay.
 
 A pool that is being deleted (``pools``) is drained likewise, but what is evicted there does not wait again,
 and agents without tasks are evicted, too.
@@ -68,7 +69,7 @@ def advance_drains(tx: Transaction) -> None:
         for name in agents_of(tx.state, drain):
             agent = tx.state.agents[name]
             if isinstance(agent.phase, Running) and not _may_finish(tx, drain, agent):
-                evict_drained(tx, agent, drain.client)
+                evict_drained(tx, agent, drain.client, for_window=bool(drain.window))
     drained = tx.state.drains.nodes.keys()
     groups = tx.state.groups.by_id.values()
     for group in [g for g in groups if not drained.isdisjoint(g.node_ids)] if drained else ():
@@ -176,16 +177,13 @@ def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:
     return tx.now < leaves_at and max(ends, default=0.0) <= leaves_at
 
 
-def evict_drained(tx: Transaction, agent: Agent, client: str) -> None:
-    """Evict an agent with its tasks because its node or pool is drained."""
+def evict_drained(tx: Transaction, agent: Agent, client: str, *, for_window: bool) -> None:
+    """Evict an agent with its tasks because its node or pool is drained, or its node ``for_window``."""
     name, running = agent.spec.name, tx.state.running
+    reason = PreemptionReason.WINDOW if for_window else PreemptionReason.DRAINED
     for task_id in running.on_agent(name):
         if running.by_id[task_id].phase is not TaskPhase.RUNNING:
             continue  # it is being evicted already, without its agent
-        tx.emit(
-            EvictionStarted(
-                task_id=task_id, at=tx.now, reason=PreemptionReason.DRAINED, client=client
-            )
-        )
+        tx.emit(EvictionStarted(task_id=task_id, at=tx.now, reason=reason, client=client))
     tx.emit(AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now))
     tx.instruct(evict_instruction(tx.state, name))

@@ -128,7 +128,7 @@ def _evict_in_time(
         if not isinstance(agent.phase, Running) or may_stay(tx.state, window, agent):
             continue
         if tx.now >= occurrence.start - leaving_s(tx.state, agent.spec):
-            evict_drained(tx, agent, client_of(window))
+            evict_drained(tx, agent, client_of(window), for_window=True)
 
 
 def _remove_groups(tx: Transaction, window: MaintenanceWindow) -> None:

@@ -354,11 +354,11 @@ class EvictionStarted(Fact, tag="eviction_started", frozen=True, kw_only=True):
     #: The rule that allowed it.
     reason: PreemptionReason
     preempt_score: float | None = None
-    #: The agent that it is evicted for; None: the eviction was requested.
+    #: The agent that it is evicted for; None: it is for none, and the reason says why.
     for_agent: str | None = None
     #: The request that is answered when it has been evicted.
     request_id: str | None = None
-    #: The client that requested it.
+    #: The client that requested it, or the window.
     client: str = ""
 
 

@@ -45,9 +45,9 @@ class EvictionRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False)
     #: The GPUs of its agent.
     gpus: float
     preempt_score: float | None = None
-    #: None: it was requested.
+    #: None: it was evicted for no other task; see ``reason``.
     evictor: Evictor | None = None
-    #: The client that requested it; empty: it was decided for a submission, or the client is unknown.
+    #: The client that requested it, or the window; empty: it was decided otherwise, or the client is unknown.
     client: str = ""
     #: The key of the state that it can be restored from; None: there is none, or it is no longer kept.
     state_key: str | None = None

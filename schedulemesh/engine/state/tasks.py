@@ -22,7 +22,7 @@ from sortedcontainers import SortedList
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.flavors import TakenFlavor
 from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.reasons import LIMITS, PreemptionReason
+from schedulemesh.domain.reasons import DRAINS, LIMITS, PreemptionReason
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.state.arrays import Arrays
@@ -180,8 +180,10 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def is_drained(self) -> bool:
-        """Whether it is evicted because its node or pool is drained, which counts as no preemption."""
-        return self.evicted_by is PreemptionReason.DRAINED
+        """Whether it is evicted because its node or pool is drained, or its node for a window, which counts
+        as no preemption.
+        """
+        return self.evicted_by in DRAINS
 
     @property
     def reached_limit(self) -> bool:
