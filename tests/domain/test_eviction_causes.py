@@ -9,7 +9,7 @@ from schedulemesh.domain.reasons import DRAINS, LIMITS, PreemptionReason
 from schedulemesh.domain.sentences import in_words
 
 REQUESTED = in_words(cause_of(PreemptionReason.MANUAL), "en")
-#: Reasons of evictions for another task; by hand they are given after an evaluation.
+#: Reasons of evictions for another task; a manual one has that of an evaluation before it.
 FOR_A_TASK = {
     PreemptionReason.LABEL,
     PreemptionReason.SAME_POOL,
@@ -32,5 +32,5 @@ def test_what_nobody_requested_is_not_said_to_be_requested(reason):
 
 
 @pytest.mark.parametrize("reason", FOR_A_TASK | {PreemptionReason.MANUAL})
-def test_what_is_evicted_by_hand_was_requested(reason):
+def test_a_manual_eviction_was_requested(reason):
     assert in_words(cause_of(reason), "en") == REQUESTED

@@ -58,18 +58,18 @@ class NoRoom:
         key = id(places)
         if key in self._all_full:
             return True
-        kept = self._open.get(key)
-        return (kept is None or kept.noted != self._noted) and not self.open_in(places)
+        answered = self._open.get(key)
+        return (answered is None or answered.noted != self._noted) and not self.open_in(places)
 
     def open_in(self, places: Places) -> tuple[int, ...]:
         """The numbers of those of these needs that may have room on a node with their labels."""
         key = id(places)
         if key in self._all_full:
             return ()
-        kept, numbers = self._open.get(key), list[int]()
-        if kept is not None and kept.noted == self._noted:
-            return kept.numbers
-        for number in range(len(places)) if kept is None else kept.numbers:
+        answered, numbers = self._open.get(key), list[int]()
+        if answered is not None and answered.noted == self._noted:
+            return answered.numbers
+        for number in range(len(places)) if answered is None else answered.numbers:
             node_labels, need = places[number]
             for other in self._needs.get(node_labels, ()):
                 if other.fits(need):

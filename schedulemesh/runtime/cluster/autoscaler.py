@@ -78,8 +78,10 @@ def _bundles(state: MeshState, submission: TaskSubmitted) -> list[Bundle]:
 def _group_of(state: MeshState, submission: TaskSubmitted) -> GroupShape | None:
     """The placement group that would be made for a submission; None: none would."""
     pool_name, need = submission.agent.pool_name, need_of_submission(state, submission)
-    asked = groups_asked(state, submission, pool_name, need)
-    return asked.shape if asked is not None and makes_groups(asked.spec) else None
+    group_request = groups_asked(state, submission, pool_name, need)
+    if group_request is None or not makes_groups(group_request.spec):
+        return None
+    return group_request.shape
 
 
 def _labels_in_a_domain(state: MeshState, shape: GroupShape) -> NodeLabels:
