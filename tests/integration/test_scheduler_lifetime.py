@@ -89,6 +89,23 @@ def test_a_detached_scheduler_outlives_its_job_and_is_shared(namespace, tmp_path
         attached.list_agents()
 
 
+def test_an_orderly_shutdown_says_nothing(namespace, tmp_path, monkeypatch):
+    """Ray would tell of every call that is open when a process ends, and that it will be repeated."""
+    monkeypatch.setenv("SCHEDULEMESH_HOME", str(tmp_path / "home"))
+    source = f"""
+    scheduler = RayScheduler("quiet", namespace={namespace!r}, http="127.0.0.1:0")
+    scheduler.create_pool("pool", resources={{"cpu": 1}})
+    agent = scheduler.create_agent("agent", "pool", AgentActor)["agent"]["handle"]
+    ray.get(agent.__ray_call__.remote(lambda _self: None))
+    scheduler.shutdown()
+    ray.shutdown()
+    """
+    with start_driver(source, tmp_path) as driver:
+        assert driver.communicate(timeout=90) == ("", "")
+    assert driver.returncode == 0
+    assert actors_in(namespace) == []
+
+
 def test_attaching_without_a_scheduler_says_how_to_start_one(namespace):
     with pytest.raises(SchedulerNotFoundError, match=r"state_path='/state'\)") as raised:
         RayScheduler.attach("nobody", namespace=namespace, state_path="/state")
