@@ -13,6 +13,7 @@ from schedulemesh.cli.command import Target, ended_by_sigterm
 from schedulemesh.cli.exits import UnreachableError, accepted
 from schedulemesh.cli.following import Part, by_requests
 from schedulemesh.client import asking
+from schedulemesh.core.backend.ray_internals import errors_on_stderr
 from schedulemesh.core.client.connection import Connection, find
 from schedulemesh.core.client.job_request import job_submission
 from schedulemesh.core.client.new_settings import parse_settings
@@ -70,10 +71,20 @@ def connected(target: Target) -> Iterator[RayGateway]:
 
 @contextmanager
 def on_ray(address: str) -> Iterator[None]:
-    """Within, this process is connected to Ray; it stays so if it was before. Raises UnreachableError."""
-    if ray.is_initialized():
-        yield
-        return
+    """Within, this process is connected to Ray, which prints nothing on stdout; it stays connected if it was
+    before. Raises UnreachableError.
+    """
+    with errors_on_stderr():
+        if ray.is_initialized():
+            yield
+            return
+        with _joined(address):
+            yield
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    """Within, this process has joined the Ray at an address. Raises UnreachableError."""
     try:
         join(address, log_to_driver=False)
     except ConnectionError as error:

@@ -108,3 +108,15 @@ def test_a_member_is_not_missed_that_passes_to_its_next_state_between_two_questi
 def test_an_error_of_grpc_is_one_of_the_backend():
     with pytest.raises(BackendError, match="failed to connect"), translated():
         raise grpc.RpcError("failed to connect")
+
+
+def test_errors_in_the_cluster_are_printed_on_stderr_within_a_command(capsys):
+    """Among the data of a command they would be no JSON."""
+    worker = ray_internals.ray._private.worker
+    message = {"lines": ["A worker died"], "pid": "raylet", "is_err": False}
+    with ray_internals.errors_on_stderr():
+        worker.print_to_stdstream(dict(message), ignore_prefix=False)
+    printed = capsys.readouterr()
+    assert (printed.out, "A worker died" in printed.err) == ("", True)
+    worker.print_to_stdstream({**message, "lines": ["another one"]}, ignore_prefix=False)
+    assert "another one" in capsys.readouterr().out

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,24 @@ def ignore_unread_errors() -> None:
     the error in order to log it, and so runs code of the user's exception class.
     """
     ray._private.worker.global_worker.raise_errors = lambda *_unread: None
+
+
+@contextmanager
+def errors_on_stderr() -> Iterator[None]:
+    """Within, what Ray says of errors in the cluster, as of a process that was killed, is printed on stderr.
+    Ray prints it on stdout, among the data of a program.
+    """
+    worker = ray._private.worker
+    printed = worker.print_to_stdstream
+
+    def print_to_stderr(message: Mapping[str, Any], *more: object, **named: object) -> None:
+        printed({**message, "is_err": True}, *more, **named)
+
+    worker.print_to_stdstream = print_to_stderr
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = printed
 
 
 def session_folder() -> Path:
