@@ -144,9 +144,9 @@ def drained_calls(opening, submissions, tasks):
 RATES = {
     models: {
         "a model": 0.99,
-        "alternatives": 0.91,
-        "flavors": 0.93,
-        "a model of the flavors": 0.94,
+        "alternatives": 0.95,
+        "flavors": 0.96,
+        "a model of the flavors": 0.96,
     },
     owners: {
         "limits that hold nobody back": 0.95,

@@ -58,8 +58,15 @@ class NoRoom:
         key = id(places)
         if key in self._all_full:
             return True
-        answered = self._open.get(key)
-        return (answered is None or answered.noted != self._noted) and not self.open_in(places)
+        if len(places) > 1:
+            answered = self._open.get(key)
+            return (answered is None or answered.noted != self._noted) and not self.open_in(places)
+        for node_labels, need in places:  # nearly all have one, and then it costs no call
+            for other in self._needs.get(node_labels, ()):
+                if other.fits(need):
+                    self._all_full[key] = places
+                    return True
+        return False
 
     def open_in(self, places: Places) -> tuple[int, ...]:
         """The numbers of those of these needs that may have room on a node with their labels."""
