@@ -25,6 +25,10 @@ MIXED_NODES = {
 LAPTOP = parse_resources({"cpu": 8, "gpu": 8, "memory": 16 * 1024})
 
 
+#: A script that a job of a page runs.
+_SCRIPT = re.compile(r"\bpython (\w+\.py)\b")
+
+
 @pytest.mark.parametrize(
     ("name", "hosts", "node", "language"),
     [
@@ -51,6 +55,8 @@ def carried_out(page, folder, monkeypatch, hosts, node):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TZ", "UTC")
+    for script in set(_SCRIPT.findall(page.read_text(encoding="utf-8"))):
+        (folder / script).touch()
     for block in blocks(page):
         if block.language == "yaml":
             (folder / "cluster.yaml").write_text(block.code)
