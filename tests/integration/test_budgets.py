@@ -1,12 +1,15 @@
-"""A budget on real Ray that is spent: alerts fire, priorities are lowered, and others evict."""
+"""Budgets on real Ray: they are charged for what really ran, told at 80 and 100 %, and then obeyed."""
 
 from __future__ import annotations
+
+import os
+import signal
 
 import pytest
 import ray
 
 from tests.integration.agents import Counter
-from tests.integration.polling import until
+from tests.integration.polling import process_exists, until
 
 #: GPU-seconds of a budget, which one GPU uses up in a moment.
 BUDGET_S = 4.0
@@ -51,6 +54,68 @@ def row_of(scheduler, owner=None):
 def alerts(scheduler, state):
     """The rules whose alerts are in this state."""
     return {row["rule"] for row in scheduler.alerts()["alerts"] if row["state"] == state}
+
+
+def levels(scheduler):
+    """What was told of budgets, in order."""
+    kinds = ["budget_reached", "budget_renewed"]
+    events = scheduler.events(0, kinds=kinds)["events"]
+    return [event["detail"].get("percent") or 0 for event in events]
+
+
+def restart(scheduler):
+    """Kill the supervisor's process; Ray starts it again."""
+    pid = scheduler.about()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not process_exists(pid), "the supervisor still runs")
+
+
+def gpu_s(scheduler):
+    """The GPU-seconds that the pool's budget was charged for."""
+    return row_of(scheduler)["used"] * HOUR_S
+
+
+def define(scheduler, gpu_s):
+    """Give the pool a budget of so many GPU-seconds."""
+    size = {"cpu": 4.0, "gpu": 2.0}
+    assert scheduler.ensure_pool("research", resources=size, budget=budget("hold", gpu_s))[
+        "success"
+    ]
+
+
+def test_a_budget_is_charged_for_what_ran_and_holds_what_waits_once_it_is_spent(scheduler):
+    define(scheduler, HOUR_S)
+    submit(scheduler, "first")
+    until(lambda: gpu_s(scheduler) > 2.0, lambda: f"not charged: {row_of(scheduler)}")
+    assert scheduler.complete_task("first", end_agent=True)["success"]
+    until(
+        lambda: scheduler.history("first")["attempts"][0]["released_at"], "its end is not recorded"
+    )
+    (attempt,) = scheduler.history("first")["attempts"]
+    assert gpu_s(scheduler) == pytest.approx(attempt["gpu_s"], abs=0.01)
+
+    define(scheduler, attempt["gpu_s"] / 0.9)
+    until(lambda: levels(scheduler) == [80], lambda: f"told: {levels(scheduler)}")
+    until(lambda: "pool_budget_nearly_spent" in alerts(scheduler, "firing"), "no alert at 80 %")
+    restart(scheduler)
+    assert gpu_s(scheduler) == pytest.approx(attempt["gpu_s"], abs=0.01)
+    submit(scheduler, "second")
+    until(lambda: levels(scheduler) == [80, 100], lambda: f"told: {levels(scheduler)}")
+    until(lambda: "pool_budget_spent" in alerts(scheduler, "firing"), "no alert at 100 %")
+    assert phase(scheduler, "second") == "running", "what runs goes on"
+    assert submit(scheduler, "waits") == "queued"
+    assert scheduler.explain("waits")["reason"] == "budget_spent"
+    refused = scheduler.submit_task_with_preemption("now", "research", Counter, GPU)
+    assert refused["reason"] == "budget_spent"
+    submit(scheduler, "without", resources={"cpu": 1.0})
+    until(lambda: phase(scheduler, "without") == "running", "a task without GPUs is held")
+    assert phase(scheduler, "waits") == "queued"
+
+    define(scheduler, 100 * HOUR_S)
+    until(lambda: phase(scheduler, "waits") == "running", "the raised budget starts nothing")
+    resolved = {"pool_budget_nearly_spent", "pool_budget_spent"}
+    until(lambda: resolved <= alerts(scheduler, "resolved"), "the alerts are not resolved")
+    until(lambda: levels(scheduler) == [80, 100, 0], lambda: f"told: {levels(scheduler)}")
 
 
 def test_an_owner_whose_budget_is_spent_gives_way_to_others_and_returns(scheduler):
