@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
 import uuid
@@ -267,15 +265,6 @@ def test_a_scheduler_that_is_not_there_and_a_ray_that_is_not(run, ray_cluster):
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (5, "")
     assert "nothing answers at" in done.stderr
-
-
-def test_a_command_prints_data_alone_while_a_killed_supervisor_is_restarted(run, make_scheduler):
-    """Ray tells every process that is connected of the death, and of each call that it repeats."""
-    scheduler = make_scheduler()
-    before = scheduler.about()
-    os.kill(before["pid"], signal.SIGKILL)
-    done = run("status", "--name", "mesh", "--namespace", before["namespace"], "-o", "json")
-    assert json.loads(done.stdout)["epoch"] == before["epoch"] + 1
 
 
 def test_a_scheduler_is_started_and_stopped(run, tmp_path, namespace):

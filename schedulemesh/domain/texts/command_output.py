@@ -299,7 +299,7 @@ _DOCTOR: Mapping[str, tuple[str, str]] = {
         "请腾出空间，否则 Ray 和事务日志会写入失败",
     ),
     "doctor_nodes": (
-        "{count} nodes alive, {cpus} CPUs, {gpus} GPUs",
+        "{count:# node|# nodes} alive, {cpus} CPUs, {gpus} GPUs",
         "{count} 个节点，{cpus} 个 CPU，{gpus} 个 GPU",
     ),
     "doctor_died": ("{count} have died", "{count} 个已丢失"),
