@@ -151,7 +151,7 @@ RATES = {
     owners: {
         "limits that hold nobody back": 0.95,
         "limits that hold back all": 0.95,
-        "owner_order fair": 0.9,
+        "owner_order fair": 0.91,
     },
     budgets: {"a budget of each pool": 0.96, "budgets of pools and owners": 0.92},
 }
