@@ -455,7 +455,7 @@ class ListShares(Call, tag="list_shares", frozen=True, kw_only=True):
                     TableColumn("resources", "holds"),
                     TableColumn("usage", shown=Shown.PERCENT),
                     TableColumn("share", chinese="占比", shown=Shown.PERCENT),
-                    TableColumn("limit", chinese="限额", shown=Shown.OWNER_LIMIT),
+                    TableColumn("limit", chinese="限额", shown=Shown.LIMIT_OF_OWNER),
                     TableColumn("weight", wide=True),
                 ),
             ),

@@ -17,7 +17,7 @@ class Shown(Enum):
     #: GPU-hours.
     HOURS = "hours"
     #: The limits of an owner in a pool.
-    OWNER_LIMIT = "owner_limit"
+    LIMIT_OF_OWNER = "limit of an owner"
     #: A moment, as the time from now until then.
     UNTIL = "until"
 

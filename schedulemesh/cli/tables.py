@@ -40,7 +40,7 @@ _SHOWN: Mapping[Shown, Callable[[Any], str]] = {
     Shown.OWNER: owner_of_row,
     Shown.PERCENT: percent,
     Shown.HOURS: hours,
-    Shown.OWNER_LIMIT: lambda limit: owner_limit(limit) if limit else "-",
+    Shown.LIMIT_OF_OWNER: lambda limit: owner_limit(limit) if limit else "-",
     Shown.UNTIL: time_until,
 }
 #: How the names of fields end that hold moments, and durations.
