@@ -198,9 +198,10 @@ def test_queued_tasks_are_held_moved_and_cancelled(busy):
     assert busy.get("/queue?held=true")["items"][0]["task_id"] == "waits-1"
     assert busy.send("PATCH", "/queue/waits-1", {"held": False})["success"]
     assert busy.send("PATCH", "/queue/waits-1", {"to_front": True})["success"]
-    assert busy.send("PATCH", "/queue/waits-1", {"priority": "critical"})["success"]
-    assert busy.get("/tasks/waits-1")["priority_class"] == "critical"
-    assert busy.send("PATCH", "/queue/first", {"priority": 2})["success"]
+    # Never above those that run, so that nobody is evicted meanwhile.
+    assert busy.send("PATCH", "/queue/waits-1", {"priority": "high"})["success"]
+    assert busy.get("/tasks/waits-1")["priority_class"] == "high"
+    assert busy.send("PATCH", "/queue/first", {"priority": 7})["success"]
     error = busy.send("PATCH", "/queue/first", {"priority": "hihg"}, 400)["error"]
     assert "did you mean 'high'?" in error
     busy.send("PATCH", "/policy", {"priority_classes": {"urgent": 8}})
@@ -208,7 +209,7 @@ def test_queued_tasks_are_held_moved_and_cancelled(busy):
     assert busy.get("/tasks/first")["priority_class"] == "urgent"
     error = busy.send("PATCH", "/queue/first", {"priority": "urgnet"}, 400)["error"]
     assert "did you mean 'urgent'?" in error
-    assert busy.send("PATCH", "/queue/first", {"priority": 2})["success"]
+    assert busy.send("PATCH", "/queue/first", {"priority": 7})["success"]
     assert busy.get("/queue")["items"][0]["task_id"] == "waits-1"
     assert busy.send("PATCH", "/queue/first", {"held": True}, 409)["reason"] == "not_queued"
     assert busy.send("POST", "/tasks/waits-1/cancel")["success"]
