@@ -132,6 +132,23 @@ def opened(path: Path, flags: int) -> int:
     return file
 
 
+def create_if_absent(path: Path) -> None:
+    """Create an empty file that only its owner may read. One that exists is not opened: a process that closes
+    a descriptor of a file ends the locks that SQLite has on it for this process, and another process that
+    closes the database then takes the write-ahead log away from the connections of this one.
+
+    Raises JournalError where something else than a regular file has its name.
+    """
+    try:
+        is_regular = stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        with contextlib.suppress(FileExistsError):  # somebody else was faster
+            os.close(opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        return
+    if not is_regular:
+        raise JournalError(f"{path} is no regular file")
+
+
 class WriterLock:
     """An advisory lock on the journal's file, independent of the path by which it is reached. It is held
     until the writer releases it or its process ends.

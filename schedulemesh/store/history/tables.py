@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from sqlalchemy import (
@@ -26,7 +25,7 @@ from sqlalchemy.pool import NullPool
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.connections import set_pragmas
-from schedulemesh.store.files import beside, opened
+from schedulemesh.store.files import beside, create_if_absent
 from schedulemesh.store.history.schema import indexes, metadata
 from schedulemesh.store.server import engine_of
 
@@ -59,7 +58,7 @@ def history_engine(address: Address) -> Engine:
     path = history_path(address)
     if path is None:
         return engine_of(address)
-    os.close(opened(path, os.O_RDWR | os.O_CREAT))
+    create_if_absent(path)
     url = URL.create("sqlite", database=str(path))
     engine = create_engine(url, poolclass=NullPool, connect_args={"check_same_thread": False})
     event.listen(engine, "connect", set_pragmas)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -104,6 +106,31 @@ def test_a_system_clock_that_is_set_forward_removes_no_history(journal, monkeypa
     with history_engine(journal.address).connect() as connection:
         rows = History(connection, journal.place().journal, 1.0).events(0, 10)
     assert [row["kind"] for row in rows] == ["pool_defined"]
+
+
+def test_what_others_read_leaves_the_history_its_write_ahead_log(journal):
+    recorder = Recorder(journal.place(), HistorySettings(), lambda: journal.last)
+    written = threading.Event()
+    recorder.listen(written.set)
+    recorder.start()
+    assert written.wait(30)
+    path = history_path(journal.address)
+    log = beside(path, "-wal")
+    inode = log.stat().st_ino
+    # What the supervisor reads in its own process, and then what a rehearsal reads in another one.
+    with history_engine(journal.address).connect() as connection:
+        assert len(History(connection, journal.place().journal, 1.0).events(0, 10)) == 1
+    look = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('PRAGMA user_version'); c.close()"
+    subprocess.run([sys.executable, "-c", look], check=True)
+    assert log.stat().st_ino == inode
+    written.clear()
+    write(journal, ensured("p", cpu=9.0))
+    assert written.wait(30)
+    assert recorder.trouble == ""
+    recorder.close()
+    with history_engine(journal.address).connect() as connection:
+        rows = History(connection, journal.place().journal, 1.0).events(0, 10)
+    assert len(rows) == 2
 
 
 def test_a_history_whose_file_was_removed_begins_anew(journal, monkeypatch):
