@@ -193,7 +193,7 @@ def test_a_session_that_nobody_asks_for_is_ended(tmp_path):
         await ended(pid)
         assert await session._relay.read(ReadExec(task_id="t", session_id="one")) is None
 
-    asyncio.run(with_session(check, "sh", "-c", FOREVER, silent_s=0.2)(tmp_path))
+    asyncio.run(with_session(check, "sh", "-c", FOREVER, silent_s=2.0)(tmp_path))
 
 
 def test_a_runner_that_dies_ends_the_session_without_a_code(tmp_path):
