@@ -1,5 +1,7 @@
 """The queue: joining, order, what is started when something becomes free, requeue, holding, cancelling."""
 
+import random
+
 import msgspec
 import pytest
 
@@ -966,3 +968,29 @@ def test_what_needs_no_less_than_what_fits_on_no_node_fits_on_none():
     assert no_room.includes(labels, one)
     no_room.clear()
     assert not no_room.includes(labels, three)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_remembered_of_places_without_room_is_what_is_found_out_anew(seed):
+    dice, no_room = random.Random(seed), NoRoom()
+    selectors = ((), (("zone", "a"),), (("zone", "b"),))
+
+    def need():
+        return Resources(cpu=dice.randint(0, 4) * UNIT, gpu=dice.randint(0, 4) * UNIT)
+
+    asked = [
+        tuple((dice.choice(selectors), need()) for _ in range(dice.randint(1, 4)))
+        for _ in range(10)
+    ]
+    for _ in range(200):
+        match dice.randrange(8):
+            case 0:
+                no_room.forget([dice.choice(({}, {"zone": "a"}, {"zone": "b"}, None))])
+            case 1 | 2:
+                no_room.add(dice.choice(selectors), need())
+            case _:
+                places = dice.choice(asked)
+                anew = [i for i, place in enumerate(places) if not no_room.includes(*place)]
+                if dice.random() < 0.5:
+                    assert no_room.includes_all(places) == (not anew)
+                assert list(no_room.open_in(places)) == anew
