@@ -80,8 +80,8 @@ class DescriptionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions:
-    """What a job asks for, and how it runs."""
+class ClaimOptions:
+    """What a job asks for, and how urgent it is."""
 
     pool: Annotated[str | None, typer.Option(help="The pool that it runs in.")] = None
     task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None
@@ -137,23 +137,13 @@ class JobOptions:
         ),
     ] = None
     priority: PriorityOption = 5.0
-    label: LabelOption = None
-    # begin written options all ended queued runs
-    time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.",
-        ),
-    ] = None
-    owner: Annotated[
-        str | None,
-        typer.Option(help="To whom it belongs; else the user of this process."),
-    ] = None
-    max_preemptions: Annotated[
-        int | None,
-        typer.Option(min=0, help="How often it can be evicted; else as the policy says."),
-    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(DescriptionOptions, ClaimOptions):
+    """What a job asks for, and how it runs."""
+
+    # begin written options ended queued runs
     retries: Annotated[
         int,
         typer.Option(min=0, help="How often it is started again."),
@@ -173,24 +163,9 @@ class JobOptions:
         str | None,
         typer.Option(metavar="SIZE", help="The most memory that grow gives it."),
     ] = None
-    max_run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="The longest that it may run: 2h, 1d. Then it is saved and ended; else as its pool "
-            "says.",
-        ),
-    ] = None
     on_time_limit: Annotated[
         str | None,
         typer.Option(help="end or requeue: what becomes of it when it has run for --max-run."),
-    ] = None
-    idle: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="How long its GPUs may be idle before a warning, and again before its end.",
-        ),
     ] = None
     after: Annotated[
         list[str] | None,
@@ -275,7 +250,7 @@ class JobOptions:
     ] = False
 
 
-def task_arguments(options: JobOptions | DescriptionOptions) -> dict[str, Any]:
+def task_arguments(options: DescriptionOptions) -> dict[str, Any]:
     """The arguments of the Python calls for which there are options, as the fields of a task declare them;
     labels are no such option. Raises InvalidRequestError.
     """
