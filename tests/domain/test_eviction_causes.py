@@ -22,7 +22,9 @@ FOR_A_TASK = {
 }
 
 
-@pytest.mark.parametrize("reason", set(PreemptionReason) - FOR_A_TASK - {PreemptionReason.MANUAL})
+@pytest.mark.parametrize(
+    "reason", sorted({*PreemptionReason} - FOR_A_TASK - {PreemptionReason.MANUAL})
+)
 def test_what_nobody_requested_is_not_said_to_be_requested(reason):
     for language in ("en", "zh"):
         cause = in_words(cause_of(reason.value), language)
@@ -31,6 +33,6 @@ def test_what_nobody_requested_is_not_said_to_be_requested(reason):
     assert reason in DRAINS | LIMITS | {PreemptionReason.CALLED_BACK}
 
 
-@pytest.mark.parametrize("reason", FOR_A_TASK | {PreemptionReason.MANUAL})
+@pytest.mark.parametrize("reason", sorted(FOR_A_TASK | {PreemptionReason.MANUAL}))
 def test_a_manual_eviction_was_requested(reason):
     assert in_words(cause_of(reason), "en") == REQUESTED
