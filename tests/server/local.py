@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import contextmanager
 
 import httpx
 import msgspec
@@ -27,6 +28,9 @@ class LocalGateway:
         #: Requests of clients, and how many all were, those about tokens included.
         self.asked, self.all_asked = [], 0
         self.cut_off = False
+        #: Cleared: requests reach the supervisor, which does not answer, as a stopped process.
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def ask(self, request, caller=None):
         return read_answer(await self.ask_packed(request, caller))
@@ -40,6 +44,7 @@ class LocalGateway:
         service, data = self.mesh.service, encode_request(request)
         work = service.ask(data) if caller is None else service.ask_as(pack(caller), data)
         answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.mesh.loop))
+        await self.answers.wait()
         return answer[0] if isinstance(answer, tuple) else answer
 
     def packed_runner(self, command, sent):
@@ -96,6 +101,15 @@ class Api:
     def do(self, work):
         """The result of a coroutine on the server's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    @contextmanager
+    def stopped_supervisor(self):
+        """Meanwhile the supervisor takes requests, and does not answer."""
+        self.loop.call_soon_threadsafe(self.gateway.answers.clear)
+        try:
+            yield
+        finally:
+            self.loop.call_soon_threadsafe(self.gateway.answers.set)
 
     def get(self, path, status=200, **options):
         """The JSON of an answer, which has this status."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import string
 import time
@@ -14,6 +15,7 @@ import httpx
 import msgspec
 import pytest
 
+from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.history import GROUPINGS, STATES
 from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.policies import ChangePolicy
@@ -29,7 +31,7 @@ from schedulemesh.domain.tokens import Role
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import TaskLog, encode_answer
 from schedulemesh.server import page
-from schedulemesh.server.page import reads
+from schedulemesh.server.page import app, reads
 from schedulemesh.server.page.actions import ACTIONS
 from schedulemesh.server.page.bars import bars_of_pool
 from schedulemesh.server.page.nodes import GpuHolding, gpu_picture
@@ -449,6 +451,38 @@ def test_while_the_supervisor_is_away_the_page_says_so_and_tries_again(api, brow
     assert "does not answer" in Document(answer.text).words
     monkeypatch.setattr(api.gateway, "cut_off", False)
     browser.get("/queue")
+
+
+def test_of_a_stopped_supervisor_a_page_is_not_waited_for(api, browser, monkeypatch):
+    browser.sign_in()
+    monkeypatch.setattr(app, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(app, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(reads, "YOUNG_S", 0.0)
+    with api.stopped_supervisor():
+        answer = browser.client.get("/queue")
+        assert (answer.status_code, answer.headers["refresh"]) == (503, "5")
+        assert "does not answer" in Document(answer.text).words
+    browser.get("/queue")
+
+
+def test_a_page_that_takes_long_is_waited_for_while_the_supervisor_answers(
+    api, browser, monkeypatch
+):
+    browser.sign_in()
+    monkeypatch.setattr(app, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(reads, "YOUNG_S", 0.0)
+    answered, ask_packed = asyncio.Semaphore(0), api.gateway.ask_packed
+
+    async def slow(request, caller=None):
+        if isinstance(request, GetAbout):
+            answered.release()
+        elif isinstance(request, ListPools):
+            for _ in range(5):
+                await answered.acquire()
+        return await ask_packed(request, caller)
+
+    monkeypatch.setattr(api.gateway, "ask_packed", slow)
+    assert "Nothing waits." in browser.get("/queue").words
 
 
 def test_many_readers_cost_the_supervisor_one_read(api, browser):

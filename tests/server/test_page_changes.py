@@ -11,6 +11,7 @@ from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.server.answers import rows_of
+from schedulemesh.server.page import app
 from schedulemesh.server.page.actions import ACTIONS, MAX_TARGETS
 from tests.server.scenes import submit, three_teams
 from tests.server.test_page import Browser, Document
@@ -197,6 +198,24 @@ def test_while_the_supervisor_is_away_that_is_said(api, browser, monkeypatch):
     assert "does not answer" in Document(answer.text).words
     monkeypatch.setattr(api.gateway, "cut_off", False)
     assert waiting(api)["parked"]["held"]
+
+
+def test_of_a_stopped_supervisor_is_said_that_what_came_of_a_change_is_not_known(
+    api, browser, monkeypatch
+):
+    monkeypatch.setattr(app, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(app, "_ANSWER_S", 0.1)
+    fields = asked(browser.get("/change?do=release&id=parked"))
+    with api.stopped_supervisor():
+        answer = send(browser, fields)
+        assert answer.status_code == 503
+        assert "Whether this was done is not known" in Document(answer.text).words
+        # The browser would ask whether the form is to be sent again.
+        assert "refresh" not in answer.headers
+    assert send(browser, fields).status_code == 200
+    assert not waiting(api)["parked"]["held"]
+    rows = changes(api, call="change_queued_task")
+    assert sum(row["before"]["held"] and not row["after"]["held"] for row in rows) == 1
 
 
 # -- who may --------------------------------------------------------------------------------------------

@@ -124,8 +124,9 @@ _REFRESH_S, _RETRY_S = 15, 5
 _LANGUAGE, _REFRESH, _PREFERENCES_S = "schedulemesh_language", "schedulemesh_refresh", 365 * 86_400
 #: An attribute of a template with an address of this page.
 _OWN_ADDRESS = re.compile(r'(\s(?:href|action|src|data-live)=")/')
-#: Seconds that the supervisor has to answer, or pages say that it does not.
-_ANSWER_S = 1.0
+#: Seconds that the supervisor has to answer, or pages say that it does not; and those after which it is asked
+#: whether it answers while a page is not there yet.
+_ANSWER_S, _PATIENCE_S = 1.0, 3.0
 #: Digits of a position in the events that is read.
 _CURSOR_DIGITS = 16
 #: Fields of a form that are read.
@@ -300,7 +301,8 @@ class Page:
         visit = _visit(request)
         if request.method != "GET" and not request.headers.get("origin"):
             return self.problem(visit, 403, visit.words.text("origin_missing"))
-        try:
+
+        async def answered() -> Response:
             caller = await self._visitors.caller(request)
             if caller is None:
                 is_screen = request.method == "GET"
@@ -309,6 +311,9 @@ class Page:
             check_connection(self._connections, request.scope, caller)
             request.state.caller = caller
             return await answer(visit, caller)
+
+        try:
+            return await self._while_answering(answered())
         except SchedulerUnavailableError:
             return self.unavailable(visit)
         except InvalidRequestError as error:
@@ -316,6 +321,22 @@ class Page:
         except Problem as problem:
             sentence = translated(problem.body, visit.words.language)["error"]
             return self.problem(visit, problem.status, sentence, problem.headers, frame)
+
+    async def _while_answering(self, page: Coroutine[Any, Any, Response]) -> Response:
+        """A page, however long it takes while the supervisor answers others. Raises SchedulerUnavailableError
+        where it does not: one that is stopped keeps its connections, and the browser would show nothing until
+        they time out.
+        """
+        task = asyncio.ensure_future(page)
+        try:
+            while True:
+                await asyncio.wait([task], timeout=_PATIENCE_S)
+                if task.done():
+                    return task.result()
+                if not await self._answers():
+                    raise SchedulerUnavailableError("the supervisor does not answer")
+        finally:
+            task.cancel()
 
     async def _change(self, request: Request) -> Response:
         """Carry out a change that was confirmed."""
@@ -456,11 +477,14 @@ class Page:
         return self._drawn(visit, "problem.html", {**view, **(frame or {})}, status, headers)
 
     def unavailable(self, visit: Visit) -> Response:
-        """A page that says that the supervisor does not answer, and tries again by itself."""
+        """A page that says that the supervisor does not answer, and tries again by itself, unless it was to
+        change something: whether that was done is not known, and sending the same form again does it once.
+        """
         text = visit.words.text
-        error = text("unavailable_detail", seconds=_RETRY_S)
+        is_read = visit.request.method == "GET"
+        error = text("unavailable_detail" if is_read else "unavailable_change", seconds=_RETRY_S)
         view = {"heading": text("unavailable"), "error": error}
-        headers = {"refresh": str(_RETRY_S), "retry-after": str(_RETRY_S)}
+        headers = {"retry-after": str(_RETRY_S)} | ({"refresh": str(_RETRY_S)} if is_read else {})
         return self._drawn(visit, "problem.html", view, 503, headers)
 
     def _drawn(

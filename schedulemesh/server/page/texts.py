@@ -73,6 +73,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "Its supervisor may be restarting; what runs goes on. This page tries again every {seconds} s.",
         "调度器可能正在重启，正在运行的任务不受影响。本页每 {seconds} 秒自动重试。",
     ),
+    "unavailable_change": (
+        "Whether this was done is not known. Load it again later: the form is carried out at most once.",
+        "尚不清楚这次操作是否已执行。请稍后重新加载本页：同一表单最多只执行一次。",
+    ),
     "failed": (
         "The HTTP server failed at this page; its log says where.",
         "HTTP 服务在生成本页时出错，详见其日志。",
