@@ -21,7 +21,10 @@ def folder(tmp_path_factory):
 def test_without_changes_every_decision_is_the_same(run, folder):
     done = run("rehearse", str(folder))
     assert done.exit_code == 0, done.output
-    assert "(100.0 %)" in done.stderr
+    assert (
+        "under the policy that was in force all 146 decisions are as in the history" in done.stderr
+    )
+    assert "nodes" not in done.stderr
     assert "0 tasks would have waited less, 0 more" in done.stderr
 
 
@@ -35,6 +38,25 @@ def test_pools_before_and_after_a_change(run, folder, tmp_path):
     mean = {side: rows["(all)"][side]["waited_s"]["mean"] for side in ("recorded", "rehearsed")}
     assert mean["rehearsed"] < mean["recorded"]
     assert "tasks would have waited less" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("language", "nodes", "said"),
+    [
+        ("en", "+4", "4 nodes were added to those of the history, each with "),
+        ("en", "+1", "1 node was added to those of the history, each with "),
+        ("en", "-1", "1 node of the history, the last to join, is left out"),
+        ("zh", "+4", "在历史节点之外增加了 4 个节点，每个节点有 "),
+        ("zh", "-2", "去掉了历史中最后加入的 2 个节点"),
+    ],
+)
+def test_nodes_that_are_added_or_left_out_are_said(run, folder, language, nodes, said):
+    done = run("rehearse", str(folder), "--nodes", nodes, "--lang", language)
+    assert done.exit_code == 0, done.output
+    first = done.stderr.splitlines()[0]
+    assert said in first
+    if nodes.startswith("+"):
+        assert first.endswith("gpu 8")
 
 
 def test_a_pool_whose_submissions_are_refused_keeps_its_row(run, folder, tmp_path):

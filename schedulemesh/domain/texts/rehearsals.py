@@ -31,6 +31,14 @@ REHEARSALS: Mapping[str, tuple[str, str]] = {
         "{since} to {until}: {less:# task|# tasks} would have waited less, {more} more",
         "{since} 至 {until}：{less} 个任务的等待会缩短，{more} 个会延长",
     ),
+    "rehearsal_more_nodes": (
+        "{count:# node was|# nodes were} added to those of the history, each with {each}",
+        "在历史节点之外增加了 {count} 个节点，每个节点有 {each}",
+    ),
+    "rehearsal_fewer_nodes": (
+        "{count:# node|# nodes} of the history, the last to join, {count:is|are} left out",
+        "去掉了历史中最后加入的 {count} 个节点",
+    ),
     "rehearsal_refused": (
         "{count:# submission|# submissions} would have been refused; the first is {first}",
         "{count} 次提交会被拒绝，第一个是 {first}",
@@ -45,6 +53,10 @@ REHEARSALS: Mapping[str, tuple[str, str]] = {
     "rehearsal_same": (
         "under the policy that was in force {same} of {count} decisions are the same ({part} %)",
         "按当时的策略重新调度，{count} 个决策中有 {same} 个与历史相同（{part}%）",
+    ),
+    "rehearsal_all_same": (
+        "under the policy that was in force all {count} decisions are as in the history",
+        "按当时的策略重新调度，全部 {count} 个决策与历史一致",
     ),
     "rehearsal_differs": (
         "differs: {task}, attempt {attempt}, {kind}{how}: {recorded} in the history, {rehearsed} rehearsed",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.demand_facts import ExternalDemandSeen
@@ -32,8 +33,27 @@ class Observations:
 
     def now(self, demand: tuple[ExternalDemand, ...] | None = None) -> s.ClusterObserved:
         """The nodes as they are now, and what external work waits for; None: as before."""
-        nodes = tuple(_with(list(self._reports.values()), self.more_nodes))
+        nodes = tuple(self._with_changes())
         return s.ClusterObserved(nodes=nodes, external_demand=demand)
+
+    @property
+    def each_added(self) -> Resources:
+        """What each node has that is added: as much as the largest one; nothing where none is."""
+        return self._largest.total if self.more_nodes > 0 and self._reports else NOTHING
+
+    @property
+    def _largest(self) -> NodeReport:
+        return max(self._reports.values(), key=lambda node: (node.total.gpu, node.total.cpu))
+
+    def _with_changes(self) -> Iterator[NodeReport]:
+        """The nodes, and so many more like the largest; below 0: without the last so many."""
+        nodes, more = list(self._reports.values()), self.more_nodes
+        yield from nodes[: max(0, len(nodes) + min(0, more))]
+        if more > 0 and nodes:
+            like = self._largest
+            for number in range(more):
+                node_id = f"more-{number + 1}"
+                yield NodeReport(node_id=node_id, total=like.total, labels=like.labels)
 
     def start_with(self, nodes: Iterable[Node]) -> s.ClusterObserved:
         """These nodes, of which the history does not have when they joined."""
@@ -86,14 +106,3 @@ def is_of_cluster(event: Event) -> bool:
     return event.kind in NODE_KINDS or (
         event.kind == OBSERVED and isinstance(fact_of(event), ExternalDemandSeen)
     )
-
-
-def _with(nodes: list[NodeReport], more: int) -> Iterator[NodeReport]:
-    """The nodes, and so many more like the largest; below 0: without the last so many."""
-    yield from nodes[: max(0, len(nodes) + min(0, more))]
-    if more > 0 and nodes:
-        largest = max(nodes, key=lambda node: (node.total.gpu, node.total.cpu))
-        for number in range(more):
-            yield NodeReport(
-                node_id=f"more-{number + 1}", total=largest.total, labels=largest.labels
-            )

@@ -10,6 +10,7 @@ import msgspec
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import LIMITS, PreemptionReason, Reason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
@@ -146,6 +147,11 @@ class Outside:
         """Add so many nodes to those of the history; below 0: leave out so many."""
         self._seen.more_nodes = more
         self._world.handle(self._seen.now())
+
+    @property
+    def each_added(self) -> Resources:
+        """What each of the nodes has that were added to those of the history."""
+        return self._seen.each_added
 
     def _restarting(self, event: Event) -> Callable[[], None]:
         detail = detail_of(event)

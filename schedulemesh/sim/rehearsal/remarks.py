@@ -24,7 +24,14 @@ _DECISIONS: Mapping[str, str] = {
 
 def remarks_on(rehearsal: Rehearsal) -> list[Sentence]:
     """All that is said of a rehearsal, in the order in which it is read."""
-    return [*_waits(rehearsal), *_exactness(rehearsal.check)]
+    return [*_nodes(rehearsal), *_waits(rehearsal), *_exactness(rehearsal.check)]
+
+
+def _nodes(rehearsal: Rehearsal) -> list[Sentence]:
+    """How many nodes were added and what each of them has, or how many were left out."""
+    if rehearsal.nodes > 0:
+        return [say("rehearsal_more_nodes", count=rehearsal.nodes, each=rehearsal.each_node)]
+    return [say("rehearsal_fewer_nodes", count=-rehearsal.nodes)] if rehearsal.nodes else []
 
 
 def _waits(rehearsal: Rehearsal) -> list[Sentence]:
@@ -52,8 +59,11 @@ def _named(code: str, waits: Sequence[TaskWait]) -> list[Sentence]:
 
 def _exactness(check: Check) -> list[Sentence]:
     """How many decisions are the same as in the history, and why others are not."""
-    part = 100.0 * check.same / check.decisions if check.decisions else 100.0
-    same = say("rehearsal_same", same=check.same, count=check.decisions, part=f"{part:.1f}")
+    if check.same == check.decisions:
+        same = say("rehearsal_all_same", count=check.decisions)
+    else:
+        part = 100.0 * check.same / check.decisions
+        same = say("rehearsal_same", same=check.same, count=check.decisions, part=f"{part:.1f}")
     differences = [_difference(one) for one in check.differences[:_NAMED]]
     missing = [
         say("rehearsal_left_out", count=count, what=say(code))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.resources import NOTHING, Resources, parse_resources
 from schedulemesh.domain.sentences import Text
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages.outcomes import Refused
@@ -57,6 +57,10 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     #: Which of them was the first, and why; empty: none is.
     first_refusal: Text = ""
+    #: The nodes that were added, or left out where it is below 0.
+    nodes: int = 0
+    #: What each of those has that were added.
+    each_node: Resources = NOTHING
 
 
 def rehearse(
@@ -99,6 +103,8 @@ def rehearse(
         waits=task_waits(recording.submissions, changed.submissions(), since, until),
         refused=changed.world.refused,
         first_refusal=changed.world.first_refusal,
+        nodes=changes.nodes,
+        each_node=changed.outside.each_added,
     )
 
 
