@@ -585,6 +585,38 @@ def test_a_job_returns_with_what_it_has_saved(saves, reported, restored):
     assert (second.agent_name, second.state_restored) == ("j", restored)
 
 
+def test_what_an_evicted_job_wrote_counts_as_saved_while_it_waits_and_when_it_runs_again():
+    mesh = job_of()
+    writes(mesh)
+    saved_at = mesh.now
+    mesh.submit("high", priority=9.0, cpu=2, gpu=1)
+    mesh.leave("j")
+    mesh.report("high")
+
+    def saved():
+        explained = mesh.engine.explain("j", mesh.now)
+        return explained.state, explained.saved_at, explained.eviction.saved_at
+
+    assert saved() == ("queued", saved_at, saved_at)
+    mesh.complete("high")
+    mesh.report("j")
+    assert saved() == ("running", saved_at, saved_at)
+    mesh.tick(50.0)
+    writes(mesh)
+    assert saved() == ("running", mesh.now, saved_at)
+
+
+def test_what_a_job_wrote_that_is_not_queued_again_counts_as_saved_until_it_completes():
+    mesh = job_of(on_preempted="drop")
+    writes(mesh)
+    saved_at = mesh.now
+    mesh.submit("high", priority=9.0, cpu=2, gpu=1)
+    mesh.leave("j")
+    explained = mesh.engine.explain("j", mesh.now)
+    assert (explained.state, explained.reason) == ("cancelled", "preempted")
+    assert explained.saved_at == explained.eviction.saved_at == saved_at
+
+
 def test_a_job_that_wrote_nothing_has_lost_all():
     mesh = job_of()
     mesh.submit("high", priority=9.0, cpu=2, gpu=1)

@@ -39,6 +39,15 @@ def last_eviction(state: MeshState, task_id: str) -> EvictionSummary | None:
     )
 
 
+def last_saved(saved_at: float | None, eviction: EvictionSummary | None) -> float | None:
+    """When the state of a task was last saved: ``saved_at`` in its present attempt, else in the one that was
+    evicted last; None: it was not, or that is not on record.
+    """
+    if saved_at is None and eviction is not None:
+        return eviction.saved_at
+    return saved_at
+
+
 def reached(limit: PreemptionReason | None, max_run_s: float | None) -> Sentence:
     """Which limit in time a task has reached."""
     if limit is PreemptionReason.IDLE_LIMIT:

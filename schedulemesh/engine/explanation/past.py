@@ -10,6 +10,7 @@ from schedulemesh.engine.explanation.evictions import (
     RUN_LONGER,
     evictor,
     last_eviction,
+    last_saved,
     reached,
     score_of,
 )
@@ -25,6 +26,7 @@ def explain_past(state: MeshState, task_id: str) -> Explanation | None:
         return None
     error, hint = _why(state, ended)
     completed = ended.state is EndState.COMPLETED
+    eviction = last_eviction(state, task_id)
     return Explanation(
         task=ended.spec,
         kind=ended.kind,
@@ -37,7 +39,8 @@ def explain_past(state: MeshState, task_id: str) -> Explanation | None:
         since=ended.at,
         preemptions=ended.attempts.preemptions,
         failures=ended.attempts.failures,
-        eviction=last_eviction(state, task_id),
+        saved_at=None if completed else last_saved(None, eviction),
+        eviction=eviction,
     )
 
 

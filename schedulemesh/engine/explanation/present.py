@@ -20,6 +20,7 @@ from schedulemesh.engine.explanation.evictions import (
     RUN_LONGER,
     evictor,
     last_eviction,
+    last_saved,
     reached,
     score_of,
 )
@@ -44,6 +45,7 @@ _KINDS = {
 def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanation:
     """The explanation of a task that has been admitted or registered and has not ended."""
     agent = state.agents.get(task.agent_name)
+    eviction = last_eviction(state, task.spec.task_id)
     explained = Explanation(
         task=task.spec,
         kind=kind_of(state.agents, task.agent_name),
@@ -51,12 +53,12 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
         agent_name=task.agent_name,
         node_ids=_node_ids(state, agent),
         since=task.started_at,
-        saved_at=task.saved_at,
+        saved_at=last_saved(task.saved_at, eviction),
         preemptions=task.attempts.preemptions,
         failures=task.attempts.failures,
         run_limit_s=task.max_run_s,
         idle_limit_s=idle_limit(state, task),
-        eviction=last_eviction(state, task.spec.task_id),
+        eviction=eviction,
         alternative=0 if agent is None else agent.spec.taken,
         flavor="" if agent is None else agent.spec.taken_flavor,
     )

@@ -72,7 +72,7 @@ from schedulemesh.engine.admission.turns import (
 from schedulemesh.engine.admission.windows import outside_windows
 from schedulemesh.engine.explanation.dependencies import dependency_finding
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
-from schedulemesh.engine.explanation.evictions import last_eviction
+from schedulemesh.engine.explanation.evictions import last_eviction, last_saved
 from schedulemesh.engine.explanation.order import behind_owner, order_of
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
 from schedulemesh.engine.messages.explanation import (
@@ -319,6 +319,7 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
     queue = tx.state.queue
     position = queue.position(task)
     array = tx.state.arrays.alive(task.task_id)
+    eviction = last_eviction(tx.state, task.task_id)
     return Explanation(
         detail_text=(
             ""
@@ -338,7 +339,8 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
         weight_raised_by=raised_weight(tx.state, task.pool_name, tx.now),
         preemptions=task.attempts.preemptions,
         failures=task.attempts.failures,
-        eviction=last_eviction(tx.state, task.task_id),
+        saved_at=last_saved(None, eviction),
+        eviction=eviction,
         alternative=_reserved_alternative(task),
         flavor="" if task.reservation is None else task.reservation.flavor,
     )

@@ -234,7 +234,7 @@ class Explanation(
     idle_ends_at: float | None = None
     #: Whether its GPUs are measured, without which that limit never ends it; None: it runs not, or has none.
     gpus_measured: bool | None = None
-    #: When its state was last saved.
+    #: When its state was last saved: in its present attempt, else in the one that was evicted last.
     saved_at: float | None = None
     #: Of a task that starts: the tasks that are being evicted for it, and the groups that it waits for.
     waits_for: tuple[str, ...] = ()
