@@ -123,9 +123,8 @@ def _cancelled(outcome: TasksCancelled) -> dict[str, Any]:
     raise Problem(
         status_of(first.reason.value),
         first.reason.value,
-        str(error),
+        error,
         refused=refused,
-        sentences={"error": msgspec.to_builtins(error)},
     )
 
 

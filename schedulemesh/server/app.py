@@ -70,6 +70,7 @@ from schedulemesh.server.problems import (
     answer_failure,
     answer_problem,
     answer_unknown,
+    beyond_role,
     encode_json,
     in_language,
     json_response,
@@ -628,12 +629,7 @@ def _allowed(request: Request, kind: type[Call]) -> TokenCaller:
     caller: TokenCaller = request.state.caller
     if kind.allows(caller.role):
         return caller
-    raise Problem(
-        403,
-        Reason.NOT_ALLOWED.value,
-        f"token {caller.token.name!r} has the role {caller.role.value}; this call needs the role "
-        f"{kind.least_role.value}",
-    )
+    raise beyond_role(caller, kind.least_role)
 
 
 def _check_no_parameters(request: Request) -> None:

@@ -12,6 +12,9 @@ from starlette.responses import Response
 
 from schedulemesh.domain.language import Language, preferred_language
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Sentence, Text, say
+from schedulemesh.domain.tokens import Role
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.wording import in_requests, reworded, translated
 
 logger = logging.getLogger(__name__)
@@ -61,20 +64,34 @@ class Problem(Exception):
         self,
         status: int,
         reason: str,
-        error: str,
+        error: Text,
         headers: Mapping[str, str] | None = None,
         **more: object,
     ) -> None:
-        error = error if len(error) <= _MOST else f"{error[:_MOST]}..."
-        super().__init__(error)
+        if isinstance(error, Sentence):
+            more["sentences"] = {"error": msgspec.to_builtins(error)}
+        english = str(error)
+        english = english if len(english) <= _MOST else f"{english[:_MOST]}..."
+        super().__init__(english)
         self.status = status
-        self.body: dict[str, object] = {"success": False, "error": error, "reason": reason, **more}
+        self.body: dict[str, object] = {
+            "success": False,
+            "error": english,
+            "reason": reason,
+            **more,
+        }
         self.headers = dict(headers or {})
 
 
 def unavailable(error: Exception) -> Problem:
     """The supervisor does not answer."""
     return Problem(503, "scheduler_unavailable", str(error), {"retry-after": "1"})
+
+
+def beyond_role(caller: TokenCaller, least: Role) -> Problem:
+    """What was asked for needs another role than that of the caller."""
+    error = say("beyond_role", token=caller.token.name, role=caller.role.value, least=least.value)
+    return Problem(403, Reason.NOT_ALLOWED.value, error)
 
 
 def status_of(reason: str) -> int:

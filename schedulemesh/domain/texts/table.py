@@ -10,6 +10,7 @@ from schedulemesh.domain.texts.command_output import COMMAND_OUTPUT
 from schedulemesh.domain.texts.demo import DEMO
 from schedulemesh.domain.texts.explain_lines import EXPLAIN_LINES
 from schedulemesh.domain.texts.explanations import EXPLANATIONS
+from schedulemesh.domain.texts.permissions import PERMISSIONS
 from schedulemesh.domain.texts.refusals import REFUSALS
 from schedulemesh.domain.texts.rehearsals import REHEARSALS
 
@@ -20,6 +21,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "others": ("others", "其他任务"),
     **EXPLANATIONS,
     **REFUSALS,
+    **PERMISSIONS,
     **CHANGES,
     **CHANGE_WARNINGS,
     **EXPLAIN_LINES,

@@ -25,6 +25,7 @@ from schedulemesh.api.tasks import (
     SubmitTask,
 )
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.outcomes import Refused
@@ -32,7 +33,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.runtime.queries import past_of
-from schedulemesh.runtime.security.pool_operators import beyond_pools
+from schedulemesh.runtime.security.pool_operators import beyond_pools, beyond_priority
 from schedulemesh.runtime.security.tasks_on_record import (
     array_on_record,
     lost_tasks,
@@ -44,12 +45,9 @@ def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) ->
     """Why a caller may not make a request; None: it may."""
     token = state.tokens.get(caller.token.name)
     if token is None or token.secret_hash != caller.token.secret_hash or not token.valid(now):
-        return _refused(f"token {caller.token.name!r} was revoked or rotated, or has expired")
+        return _refused(say("token_is_void", token=caller.token.name))
     if not request.allows(token.role):
-        return _refused(
-            f"token {token.name!r} has the role {token.role.value}; this needs the role "
-            f"{request.least_role.value}"
-        )
+        return _refused(beyond_role(token, request.least_role))
     if token.role is Role.OPERATOR or request.least_role is Role.VIEWER:
         return None
     beyond = beyond_pools if token.role is Role.POOL_OPERATOR else _why_beyond_limits
@@ -98,7 +96,12 @@ def _limited_task(task: TaskSpec, token: TokenSpec) -> TaskSpec:
     return msgspec.structs.replace(task, priority=priority, evict_pools=evict_pools)
 
 
-def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str | None:
+def beyond_role(token: TokenSpec, least: Role) -> Sentence:
+    """The sentence that a request needs another role than that of a token."""
+    return say("beyond_role", token=token.name, role=token.role.value, least=least.value)
+
+
+def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> Text | None:
     """Why a request is beyond the limits of a submitter's token; None: it is not."""
     match request:
         case SubmitTask():
@@ -114,7 +117,7 @@ def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str
             return _first(_changeable(state, token, task_id, lost) for task_id in request.task_ids)
         case ChangeQueuedTask():
             if request.to_front:
-                return "only an operator moves tasks to the front"
+                return say("operator_moves_to_front")
             return _changeable(state, token, request.task_id) or _priority(token, request.priority)
         case (
             CancelTask()
@@ -132,20 +135,20 @@ def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str
         ):
             return _own(state, token, request.task_id)
         case _:
-            return "this is not for submitters"
+            return say("not_for_submitters")
 
 
-def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -> str | None:
+def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -> Text | None:
     if submission.task is None:
-        return "a submitter's agents run a task"
+        return say("submitters_agent_has_task")
     if submission.agent.payload.adopts:
-        return "only an operator adopts the Ray jobs of others"
+        return say("operator_adopts")
     if token.pools and submission.agent.pool_name not in token.pools:
-        return f"token {token.name!r} submits to the pools {', '.join(token.pools)} only"
+        return say("token_submits_to", token=token.name, pools=token.pools)
     return _new_task(state, token, submission.task)
 
 
-def _new_task(state: MeshState, token: TokenSpec, task: TaskSpec) -> str | None:
+def _new_task(state: MeshState, token: TokenSpec, task: TaskSpec) -> Text | None:
     """As ``_task``, for one that is submitted or registered: with the id of somebody else's task on record it
     would replace that task's result or saved state.
     """
@@ -154,7 +157,7 @@ def _new_task(state: MeshState, token: TokenSpec, task: TaskSpec) -> str | None:
 
 def _registration(
     state: MeshState, token: TokenSpec, task: TaskSpec, agent_name: str
-) -> str | None:
+) -> Text | None:
     """Whether a task may be registered on an agent: who has a task on an agent may end it, and keeps the
     agent from ending with the others.
     """
@@ -164,13 +167,13 @@ def _registration(
         others.append(queue.by_id[waiting].spec)
     for other in others:
         if other.owner != token.owner:
-            return f"agent {agent_name!r} is for task {other.task_id!r} of {other.owner!r}"
+            return say("agent_of_other", agent=agent_name, task=other.task_id, owner=other.owner)
     return _pool(token, "" if agent is None else agent.spec.pool_name) or _new_task(
         state, token, task
     )
 
 
-def _restoration(state: MeshState, token: TokenSpec, requested_task: TaskSpec) -> str | None:
+def _restoration(state: MeshState, token: TokenSpec, requested_task: TaskSpec) -> Text | None:
     """Whether a task may be restored: as the request describes it, and as it is on record, which is what is
     started again.
     """
@@ -185,9 +188,9 @@ def _restoration(state: MeshState, token: TokenSpec, requested_task: TaskSpec) -
     return _pool(token, "" if agent is None else agent.pool_name) or _task(token, task)
 
 
-def _task(token: TokenSpec, task: TaskSpec) -> str | None:
+def _task(token: TokenSpec, task: TaskSpec) -> Text | None:
     if task.owner != token.owner:
-        return f"token {token.name!r} is for tasks of {token.owner!r}, not of {task.owner!r}"
+        return say("token_of_owner", token=token.name, owner=token.owner, other=task.owner)
     return (
         _pool(token, task.pool_name)
         or _priority(token, task.priority)
@@ -196,54 +199,54 @@ def _task(token: TokenSpec, task: TaskSpec) -> str | None:
     )
 
 
-def _labels(token: TokenSpec, task: TaskSpec) -> str | None:
+def _labels(token: TokenSpec, task: TaskSpec) -> Text | None:
     for key, values in token.label_values.items():
         if key in task.labels and task.labels[key] not in values:
-            allowed = ", ".join(values) or "none"
-            return (
-                f"the values of label {key!r} for token {token.name!r} are {allowed}, not "
-                f"{task.labels[key]!r}"
+            return say(
+                "token_label_values",
+                label=key,
+                token=token.name,
+                allowed=", ".join(values) or say("no_label_value"),
+                value=task.labels[key],
             )
     return None
 
 
-def _max_preemptions(token: TokenSpec, max_preemptions: int | None) -> str | None:
+def _max_preemptions(token: TokenSpec, max_preemptions: int | None) -> Text | None:
     least = token.least_max_preemptions
     if max_preemptions is None or least is None or max_preemptions >= least:
         return None
-    return (
-        f"token {token.name!r} asks for max_preemptions of at least {least}, not {max_preemptions}"
-    )
+    return say("token_max_preemptions", token=token.name, least=least, most=max_preemptions)
 
 
-def _pool(token: TokenSpec, pool_name: str) -> str | None:
+def _pool(token: TokenSpec, pool_name: str) -> Text | None:
     """``pool_name``: empty where it is not known."""
     if not token.pools or not pool_name or pool_name in token.pools:
         return None
-    return f"token {token.name!r} is for the pools {', '.join(token.pools)} only"
+    return say("token_of_pools", token=token.name, pools=token.pools)
 
 
-def _priority(token: TokenSpec, priority: float | None) -> str | None:
+def _priority(token: TokenSpec, priority: float | None) -> Text | None:
     if priority is None or token.max_priority is None or priority <= token.max_priority:
         return None
-    return f"token {token.name!r} is for priorities up to {token.max_priority:g}, not {priority:g}"
+    return beyond_priority(token, token.max_priority, priority)
 
 
 def _own(
     state: MeshState, token: TokenSpec, task_id: str, lost: Mapping[str, TaskSpec] | None = None
-) -> str | None:
+) -> Text | None:
     """Whether a task is one of the token's owner; one that is not on record is, so that it is not found.
     ``lost``: the lost tasks, where several are looked for.
     """
     task = task_on_record(state, task_id, lost)
     if task is None or task.owner == token.owner:
         return None
-    return f"task {task_id!r} is not one of {token.owner!r}"
+    return say("task_of_other", task=task_id, owner=token.owner)
 
 
 def _changeable(
     state: MeshState, token: TokenSpec, task_id: str, lost: Mapping[str, TaskSpec] | None = None
-) -> str | None:
+) -> Text | None:
     """Whether a task is one of the token's owner and waits or runs in one of its pools."""
     waiting, running = state.queue.by_id.get(task_id), state.running.by_id.get(task_id)
     agent = None if running is None else state.agents.get(running.agent_name)
@@ -255,9 +258,9 @@ def _changeable(
     return _own(state, token, task_id, lost) or _pool(token, pool_name)
 
 
-def _first(errors: Iterable[str | None]) -> str | None:
+def _first(errors: Iterable[Text | None]) -> Text | None:
     return next((error for error in errors if error is not None), None)
 
 
-def _refused(error: str) -> Refused:
+def _refused(error: Text) -> Refused:
     return Refused(reason=Reason.NOT_ALLOWED, error_text=error)

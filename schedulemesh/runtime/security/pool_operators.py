@@ -35,6 +35,7 @@ from schedulemesh.api.tasks import (
     SubmitMany,
     SubmitTask,
 )
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -56,7 +57,7 @@ FIELDS = (
 )
 
 
-def beyond_pools(state: MeshState, token: TokenSpec, request: Call) -> str | None:
+def beyond_pools(state: MeshState, token: TokenSpec, request: Call) -> Text | None:
     """Why a request is not for the operator of these pools; None: it is."""
     match request:
         case SubmitTask():
@@ -82,7 +83,7 @@ def beyond_pools(state: MeshState, token: TokenSpec, request: Call) -> str | Non
         case DeleteAgent():
             return _agent(state, token, request.agent_name)
         case Drain():
-            return _pool(state, token, request.pool_name or "", what="a node")
+            return _pool(state, token, request.pool_name or "", what=say("what_node"))
         case RegisterStateHandlers():
             return _pool(state, token, request.pool_name)
         case EnsurePool() | ResizePool():
@@ -105,17 +106,17 @@ def beyond_pools(state: MeshState, token: TokenSpec, request: Call) -> str | Non
         ):
             return _task(state, token, request.task_id)
         case _:
-            return f"this is for operators of the whole scheduler, not for those of {_pools(token)}"
+            return say("not_for_pool_operators", pools=_pools(token))
 
 
-def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -> str | None:
+def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -> Text | None:
     """Whether something may be submitted: to one of the pools by its name, as which pool a selector finds is
     not known before.
     """
     agent, task = submission.agent, submission.task
     if agent.payload.adopts:
-        return "only an operator of the whole scheduler adopts Ray jobs"
-    error = _pool(state, token, agent.pool_name, what="a pool that is not named")
+        return say("whole_operator_adopts")
+    error = _pool(state, token, agent.pool_name, what=say("what_unnamed_pool"))
     if error is not None or task is None:
         return error
     return (
@@ -125,7 +126,7 @@ def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -
     )
 
 
-def _restoration(state: MeshState, token: TokenSpec, request: RestoreTask) -> str | None:
+def _restoration(state: MeshState, token: TokenSpec, request: RestoreTask) -> Text | None:
     """Whether a task may be restored: where the request says, and where it is on record."""
     task = request.saved.task
     error = (
@@ -141,7 +142,7 @@ def _restoration(state: MeshState, token: TokenSpec, request: RestoreTask) -> st
 
 def _eviction(
     state: MeshState, token: TokenSpec, request: ExecutePreemption | PreemptTask
-) -> str | None:
+) -> Text | None:
     """Whether a task, or all of an agent, may be evicted, and for the pool that it is evicted for."""
     error = _task(state, token, request.task_id) if request.task_id else None
     if error is None and request.agent_name:
@@ -151,22 +152,19 @@ def _eviction(
     return error
 
 
-def _definition(state: MeshState, token: TokenSpec, request: PoolChanges) -> str | None:
+def _definition(state: MeshState, token: TokenSpec, request: PoolChanges) -> Text | None:
     """Whether a pool may be changed so: it exists, and the change concerns nobody else."""
     if request.name not in state.ledger.accounts:
-        return _pool(state, token, "", what=f"pool {request.name!r}, which does not exist")
+        return _pool(state, token, "", what=say("what_unknown_pool", pool=request.name))
     changed = {n for n in request.__struct_fields__ if getattr(request, n) is not UNSET}
     changed -= {name for name in ("blobs", "lending") if not getattr(request, name)}
     others = sorted(changed - {*FIELDS, "name", "request_id"})
     if others:
-        return (
-            f"only an operator of the whole scheduler changes {', '.join(others)} of a pool; those of "
-            f"{_pools(token)} change {', '.join(FIELDS)}"
-        )
+        return say("whole_operator_changes", others=others, pools=_pools(token), fields=FIELDS)
     return _pool(state, token, request.name)
 
 
-def _agent(state: MeshState, token: TokenSpec, agent_name: str) -> str | None:
+def _agent(state: MeshState, token: TokenSpec, agent_name: str) -> Text | None:
     """Whether an agent, or the one that a task waits for, is in one of the pools; one that is not on record
     is, so that it is not found.
     """
@@ -180,7 +178,7 @@ def _agent(state: MeshState, token: TokenSpec, agent_name: str) -> str | None:
     )
 
 
-def _task(state: MeshState, token: TokenSpec, task_id: str) -> str | None:
+def _task(state: MeshState, token: TokenSpec, task_id: str) -> Text | None:
     """Whether a task is in one of the pools; one that is not on record is, so that it is not found."""
     waiting, running = state.queue.by_id.get(task_id), state.running.by_id.get(task_id)
     pools = [] if waiting is None else [waiting.pool_name]
@@ -188,30 +186,35 @@ def _task(state: MeshState, token: TokenSpec, task_id: str) -> str | None:
         pools.append(agent.spec.pool_name)
     if not pools and (task := task_on_record(state, task_id)) is not None:
         pools.append(task.pool_name)
-    return _first(_pool(state, token, name, what=f"task {task_id!r}") for name in pools)
+    return _first(_pool(state, token, name, what=say("what_task", task=task_id)) for name in pools)
 
 
 def _pool(
-    state: MeshState, token: TokenSpec, pool_name: str, *, what: str = "what is in no pool"
-) -> str | None:
+    state: MeshState, token: TokenSpec, pool_name: str, *, what: Sentence | None = None
+) -> Text | None:
     """Whether a pool, by its present or a former name, is one of the token's; ``what`` names what is in it,
     or is in none.
     """
     if state.pool_names.current(pool_name) in token.pools:
         return None
-    where = f"pool {pool_name!r}" if pool_name else what
-    return f"token {token.name!r} is for {_pools(token)} only, not for {where}"
+    where = say("what_pool", pool=pool_name) if pool_name else what or say("what_no_pool")
+    return say("token_not_for", token=token.name, pools=_pools(token), what=where)
 
 
-def _priority(token: TokenSpec, priority: float | None) -> str | None:
+def _priority(token: TokenSpec, priority: float | None) -> Text | None:
     if priority is None or token.max_priority is None or priority <= token.max_priority:
         return None
-    return f"token {token.name!r} is for priorities up to {token.max_priority:g}, not {priority:g}"
+    return beyond_priority(token, token.max_priority, priority)
 
 
-def _pools(token: TokenSpec) -> str:
-    return f"the pool{'' if len(token.pools) == 1 else 's'} {', '.join(token.pools)}"
+def beyond_priority(token: TokenSpec, most: float, priority: float) -> Sentence:
+    """The sentence that a priority is higher than the highest of a token."""
+    return say("token_priorities", token=token.name, most=most, priority=priority)
 
 
-def _first(errors: Iterable[str | None]) -> str | None:
+def _pools(token: TokenSpec) -> Sentence:
+    return say("named_pools", count=len(token.pools), pools=token.pools)
+
+
+def _first(errors: Iterable[Text | None]) -> Text | None:
     return next((error for error in errors if error is not None), None)
