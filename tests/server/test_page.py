@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
 import string
@@ -15,9 +16,11 @@ import httpx
 import msgspec
 import pytest
 
+from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.history import GROUPINGS, STATES
 from schedulemesh.api.logs import ReadTaskLog
+from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import POOL_STATES, EnsurePool, ListPools
 from schedulemesh.api.tasks import PHASES, SubmitTask
@@ -34,9 +37,11 @@ from schedulemesh.server import page
 from schedulemesh.server.page import app, reads
 from schedulemesh.server.page.actions import ACTIONS
 from schedulemesh.server.page.bars import bars_of_pool
+from schedulemesh.server.page.call_texts import CALL_TEXTS
 from schedulemesh.server.page.nodes import GpuHolding, gpu_picture
 from schedulemesh.server.page.texts import TEXTS
 from schedulemesh.server.page.words import WORDS
+from schedulemesh.store.history import fold
 from tests.counted_calls import calls_of
 from tests.server.scenes import large, nodes, observe, submit, three_teams
 from tests.server.work import CLASS, ask, filled, submission
@@ -257,6 +262,111 @@ def test_the_nodes_say_who_has_which_gpu(browser):
     assert len(frames) == 40
     assert "gpu-000" not in browser.get("/nodes?show=closed_only").words
     assert "gpu-001" in browser.get("/nodes?name=gpu-001").words
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_overview_says_of_closed_nodes_what_the_nodes_say(browser, language):
+    observe(browser.api.mesh, nodes(6))
+    ask(browser.api.mesh, CordonNode(node_id=f"{1:056x}", cordoned=True))
+    for number in (2, 3):
+        ask(browser.api.mesh, Drain(node_id=f"{number:056x}", client="ops:1"))
+    browser.sign_in()
+    text = WORDS[language].text
+    overview = browser.get(f"/?lang={language}").words
+    shown = browser.get("/nodes").words
+    for key, count in (("draining", 2), ("cordoned", 1)):
+        assert f"{text(key)}{text('colon')}{count}" in overview
+        assert len(re.findall(rf"gpu-00\d {text(key)}", shown)) == count
+    assert text("on_closed", gpus="24") in overview
+    assert text("on_closed", gpus="24") in shown
+
+
+@pytest.mark.parametrize(
+    ("language", "title", "state"),
+    [("en", "evicted, not queued again", "cancelled"), ("zh", "被抢占，未重新排队", "已取消")],
+)
+def test_whoever_was_evicted_and_is_not_queued_again_was_not_cancelled(
+    browser, language, title, state
+):
+    filled(browser.api.mesh)
+    browser.sign_in()
+    for path in ("/task?id=low", "/evictions", "/timeline"):
+        words = browser.get(f"{path}{'&' if '?' in path else '?'}lang={language}").words
+        assert "low" in words
+        assert state not in words
+    assert title in browser.get("/task?id=low").words
+    assert browser.api.get("/tasks/low")["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "english", "chinese"),
+    [
+        ("/timeline?span=x", 400, "span is 'x'; allowed are 1h", "span 为 'x'，只能取 1h"),
+        ("/timeline?until=x", 400, "until is 'x'; allowed are", "until 为 'x'，只能是自 1970"),
+        ("/evictions?page=0", 400, "page must be a whole", "page 必须是 1 到"),
+        ("/change?do=x&id=low", 400, "do is 'x'; allowed are", "do 为 'x'，只能取"),
+        ("/change?do=cordon&id=gone", 404, "there is no node 'gone'", "现在没有节点 'gone'"),
+        # What the page does not word itself is introduced.
+        ("/queue?cursor=x", 400, "cursor", "原文："),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said_in_both_languages(
+    browser, path, status, english, chinese
+):
+    browser.sign_in()
+    assert english in browser.get(f"{path}&lang=en", status).words
+    in_chinese = browser.get(f"{path}&lang=zh", status).words
+    assert chinese in in_chinese
+    assert "allowed are" not in in_chinese
+
+
+@pytest.mark.parametrize("path", ["/audit", "/change?do=cancel&id=low", "/change?do=front&id=low"])
+def test_a_refusal_by_role_is_said_in_both_languages(api, browser, path):
+    filled(api.mesh)
+    token = api.send("POST", "/tokens", {"name": "looker", "role": "viewer"})["token"]
+    browser.sign_in(token)
+    start = f"{path}{'&' if '?' in path else '?'}lang="
+    assert (
+        "token 'looker' has the role viewer; this needs the" in browser.get(f"{start}en", 403).words
+    )
+    in_chinese = browser.get(f"{start}zh", 403).words
+    assert "令牌 'looker' 的角色是“只读”，此操作需要“" in in_chinese
+    assert "role" not in in_chinese
+
+
+def test_the_details_of_events_are_in_the_language_of_the_page(api, browser):
+    filled(api.mesh)
+    browser.sign_in()
+    english = browser.get("/task?id=low&lang=en").words
+    assert re.search(r"being evicted rule Priority, same pool ?, for second ?, in pool p", english)
+    chinese = browser.get("/task?id=low&lang=zh").words
+    events = chinese[chinese.index("事件") :]
+    assert re.search("规则：同资源池优先级，让位给任务： ?second ?，其资源池：p，", events)
+    assert not re.search(r"by_\w+|score|rule", events)
+
+
+def test_every_detail_of_events_has_a_text():
+    tree = ast.parse(Path(fold.__file__).read_text("utf-8"))
+    noted = {
+        keyword.arg
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "event"
+        for keyword in call.keywords
+    }
+    details = {name for name in noted if name} - {"fact"}
+    assert len(details) > 15
+    assert [name for name in details if f"event_{name}" not in TEXTS] == []
+
+
+def test_every_change_on_record_has_a_text_in_both_languages(api, browser):
+    assert set(CALL_TEXTS) == {str(call.__struct_config__.tag) for call in CHANGES}
+    assert all(english and chinese for english, chinese in CALL_TEXTS.values())
+    browser.sign_in()
+    ask(api.mesh, EnsurePool(name="p"))
+    ask(api.mesh, ChangePolicy(changes={"min_runtime": 60.0}, client="ops:1"))
+    for path in ("/audit", "/policy"):
+        assert "修改抢占策略" in browser.get(f"{path}?lang=zh").words
+        assert "Change the preemption policy" in browser.get(f"{path}?lang=en").words
 
 
 @pytest.mark.parametrize(("count", "folded"), [(12, 0), (13, 13)])
@@ -560,7 +670,8 @@ def test_every_text_is_used_and_there_is_one_for_every_use():
     )
     sources = sources.replace((folder / "texts.py").read_text("utf-8"), "")
     unused = [key for key in TEXTS if not re.search(rf"""["']{key}["']""", sources)]
-    of_actions = {f"{what}_{one.name}" for what in ("do", "ask", "will") for one in ACTIONS}
+    kinds = ("do", "ask", "will", "did")
+    of_actions = {f"{what}_{one.name}" for what in kinds for one in ACTIONS}
     assert of_actions - set(TEXTS) == set()
     assert [
         key

@@ -67,7 +67,7 @@ def test_some_members_are_held_and_released_by_boxes_and_by_indices(api, browser
     assert "sweep[7-8,10]" in asked.words
     assert "of 4" not in asked.words
     answer = confirm(browser, path)
-    assert "Done: 2" in Document(answer.text).words
+    assert "Held: sweep[5], sweep[7-8,10]" in Document(answer.text).words
     held = [task_id for task_id, row in waiting(api).items() if row["held"]]
     assert set(held) == {"sweep[5]", "sweep[7]", "sweep[8]", "sweep[10]"}
     assert "/array?id=sweep" in [link["href"] for link in Document(answer.text).all("a")]

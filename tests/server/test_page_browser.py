@@ -156,7 +156,7 @@ def test_a_session_begins_and_a_task_is_held_by_keys_alone(chrome, served):
     assert "whole-node" in tab.text()
     until(tab, "document.activeElement.className === 'primary'")
     tab.load(tab.enter)
-    assert "Done: 1" in tab.text()
+    assert "Held: whole-node" in tab.text()
     assert all("status of 401" in error for error in tab.errors)
     tab.close()
 
@@ -277,7 +277,7 @@ def test_a_folded_node_is_unfolded_and_drained_by_keys_alone(large_cluster, larg
     assert "gpu-002" in tab.text()
     until(tab, "document.activeElement.className === 'primary'")
     tab.load(tab.enter)
-    assert "Done: 1" in tab.text()
+    assert "Node gpu-002 is being drained" in tab.text()
 
 
 def test_folds_and_the_focus_stay_where_nodes_come_before_them(large_cluster, large_tabs):

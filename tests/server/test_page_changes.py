@@ -89,7 +89,7 @@ def test_a_task_is_cancelled_after_the_page_has_said_what_that_costs(api, browse
     assert "segment" in browser.get("/nodes").words
     answer = send(browser, asked(document))
     assert answer.status_code == 200
-    assert "Done: 1" in Document(answer.text).words
+    assert "Cancelled: segment" in Document(answer.text).words
     assert "segment" not in browser.get("/nodes").words
     (change,) = changes(api, call="cancel_tasks")
     assert (change["token"], change["outcome"]) == ("local", "done")
@@ -101,7 +101,9 @@ def test_several_tasks_of_the_queue_are_held_and_released(api, browser):
     assert len(boxes) == len(waiting(api))
     assert all("checked" in box for box in boxes)
     ids = "&".join(f"id={box['value']}" for box in boxes)
-    assert "Done: " in Document(confirm(browser, f"/change?do=hold&{ids}").text).words
+    said = Document(confirm(browser, f"/change?do=hold&{ids}").text).words
+    first = ", ".join(box["value"] for box in boxes[:3])
+    assert f"Held: {first} and {len(boxes) - 3} more" in said
     assert all(row["held"] for row in waiting(api).values())
     confirm(browser, f"/change?do=release&{ids}")
     assert not any(row["held"] for row in waiting(api).values())
@@ -166,7 +168,10 @@ def test_a_quota_is_changed_kind_by_kind(api, browser):
     inputs = {i["name"]: i["value"] for i in document.all("input") if "quota." in i["name"]}
     assert inputs == {"quota.gpu": "6", "quota.cpu": "64", "quota.memory": "512000"}
     path = "/change?do=quota&id=robotics&quota.gpu=10&quota.cpu=64&quota.memory=512000"
-    assert confirm(browser, path).status_code == 200
+    answer = confirm(browser, path)
+    assert answer.status_code == 200
+    said = "The quota of pool robotics is now GPU 10, CPU 64, memory 500 GB"
+    assert said in Document(answer.text).words
     (change,) = changes(api, call="resize_pool")
     assert change["before"]["resources"]["gpu"] == 6
     assert change["after"]["resources"]["gpu"] == 10
@@ -387,6 +392,40 @@ def test_the_policy_of_the_queue_is_changed(api, browser):
     path = "/change?do=policy&id=queue&policy.order=fifo&policy.ageing_per_hour=0.5"
     assert confirm(browser, path).status_code == 200
     assert "ageing_per_hour 0.5 changed" in browser.get("/policy").words
+
+
+@pytest.mark.parametrize(
+    ("query", "english", "chinese"),
+    [
+        ("do=cancel&id=parked", "Cancelled: parked", "已取消：parked"),
+        (
+            "do=priority&id=parked&priority=7",
+            "The priority is now 7: parked",
+            "优先级已改为 7：parked",
+        ),
+        (f"do=cordon&id={NODE}", "Node gpu-000 is closed", "节点 gpu-000 已封锁"),
+        (
+            f"do=drain&id={NODE}&deadline=30m",
+            "Node gpu-000 is being drained What ends within 30m may finish.",
+            "节点 gpu-000 开始排空 30m 内能结束的任务可以运行完。",
+        ),
+        (
+            "do=pool&id=robotics&pool.queueing=strict",
+            "Settings of pool robotics are changed queueing strict",
+            "资源池 robotics 的设置已修改 queueing strict",
+        ),
+        (
+            "do=policy&id=preemption&policy.min_runtime=60",
+            "Changed: Preemption policy min_runtime 60",
+            "已修改：抢占策略 min_runtime 60",
+        ),
+    ],
+)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_what_was_done_to_what_is_said(browser, query, english, chinese, language):
+    browser.get(f"/?lang={language}")
+    said = Document(confirm(browser, f"/change?{query}").text).words
+    assert (chinese if language == "zh" else english) in said
 
 
 def test_settings_of_a_pool_are_changed(api, browser):

@@ -89,6 +89,14 @@ def test_a_rehearsal_is_asked_for_made_and_shown(browser, command):
     assert arguments[-2] == "--"
 
 
+def test_what_more_nodes_need_is_said_without_advice(browser, command):
+    command.may_end.set()
+    browser.send("/rehearsal", {**FORM, "pool": "", "gpus": ""})
+    words = until_over(browser).words
+    assert "Quotas stay as they were, and more nodes help as far as these reach." in words
+    assert "another, too" not in words
+
+
 def test_remarks_are_in_the_language_in_which_they_are_read(browser, command):
     command.may_end.set()
     browser.send("/rehearsal", FORM)

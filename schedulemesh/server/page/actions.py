@@ -14,12 +14,12 @@ from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.api.tokens import RevokeToken
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_priority, parse_timeout
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.resources import Amounts, Resources, parse_resources
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.domain.tokens import LOCAL, Role
-from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.settings_fields import policy_call, pool_call
 
 #: The most tasks that one form changes; the queue shows as many on a page.
@@ -84,7 +84,7 @@ class Action(NamedTuple):
 def action_named(name: str) -> Action:
     """The action of this name. Raises InvalidRequestError."""
     if name not in _ACTIONS:
-        raise InvalidRequestError(f"do is {name!r}; allowed are {', '.join(_ACTIONS)}")
+        raise InvalidEntryError("wrong_action", value=name, allowed=", ".join(_ACTIONS))
     return _ACTIONS[name]
 
 
@@ -240,18 +240,35 @@ def _deadline(form: ActionForm) -> float | None:
 
 def _resized(form: ActionForm) -> list[Requested]:
     """Another quota of pools: of each kind of resource what was entered."""
-    amounts = {kind: _number(text) for kind, text in form.entered(QUOTA).items()}
-    quota: dict[str, object] = {
-        kind: amounts.pop(kind) for kind in ("cpu", "memory", "gpu") if kind in amounts
-    }
-    quota["custom"] = amounts
-    resources = parse_resources(quota, "the quota")
+    resources = _quota(form)
     return [
         Requested(
             (name,), ResizePool(name=name, resources=resources, request_id=form.id_of(number))
         )
         for number, name in enumerate(form.targets)
     ]
+
+
+def _quota(form: ActionForm) -> Resources:
+    """The quota that was entered. Raises InvalidRequestError."""
+    amounts = {kind: _number(text) for kind, text in form.entered(QUOTA).items()}
+    quota: dict[str, object] = {
+        kind: amounts.pop(kind) for kind in ("cpu", "memory", "gpu") if kind in amounts
+    }
+    quota["custom"] = amounts
+    return parse_resources(quota, "the quota")
+
+
+def quota_in(form: ActionForm) -> Amounts:
+    """The quota that was entered. Raises InvalidRequestError."""
+    return _quota(form).public()
+
+
+def fields_in(action: Action, form: ActionForm) -> list[tuple[str, str]]:
+    """The fields of a policy or a pool that were entered, each with what was."""
+    if action.input_name not in (POLICY, POOL):
+        return []
+    return sorted(form.entered(action.input_name).items())
 
 
 def _policy_changed(form: ActionForm) -> list[Requested]:
@@ -326,7 +343,5 @@ def targets_in(names: Sequence[str], action: Action) -> tuple[str, ...]:
     targets = tuple(dict.fromkeys(parse_name(name, f"id of a {action.subject}") for name in names))
     most = MAX_TARGETS if action.subject == "task" else 1
     if not 1 <= len(targets) <= most:
-        raise InvalidRequestError(
-            f"choose 1 to {most} of what is to be changed, not {len(targets)}"
-        )
+        raise InvalidEntryError("wrong_targets", most=most, count=len(targets))
     return targets

@@ -26,11 +26,11 @@ from schedulemesh.api.cluster import GetAbout
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.language import LANGUAGES, Language
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.processor_time import ProcessorTime
-from schedulemesh.protocol.wording import translated
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
 from schedulemesh.server.event_streams import (
@@ -52,7 +52,7 @@ from schedulemesh.server.pacing import Elsewhere, TokenPace
 from schedulemesh.server.page.actions import MAX_TARGETS, action_named
 from schedulemesh.server.page.array import array
 from schedulemesh.server.page.audit import audit
-from schedulemesh.server.page.carrying_out import carry_out
+from schedulemesh.server.page.carrying_out import carry_out, what_was_done
 from schedulemesh.server.page.confirmation import after, confirmation, form_of, with_own_class
 from schedulemesh.server.page.drawn_screens import DrawnScreens
 from schedulemesh.server.page.evictions import evictions
@@ -317,9 +317,9 @@ class Page:
         except SchedulerUnavailableError:
             return self.unavailable(visit)
         except InvalidRequestError as error:
-            return self.problem(visit, 400, str(error), frame=frame)
+            return self.problem(visit, 400, visit.words.error(error), frame=frame)
         except Problem as problem:
-            sentence = translated(problem.body, visit.words.language)["error"]
+            sentence = visit.words.problem(problem.body)
             return self.problem(visit, problem.status, sentence, problem.headers, frame)
 
     async def _while_answering(self, page: Coroutine[Any, Any, Response]) -> Response:
@@ -365,13 +365,9 @@ class Page:
         view = {
             "caller": caller,
             "now": now,
-            "action": action,
-            "outcomes": outcomes,
-            "names": names,
             "in_words": partial(in_words, node_names=names),
-            "done": [one for one in outcomes if not one.reason],
-            "refused": [one for one in outcomes if one.reason],
             "after": after(action, form.targets),
+            **what_was_done(action, form, outcomes, names, visit.words),
         }
         return self._drawn(visit, "changed.html", view, 200 if view["done"] else 409)
 
@@ -424,7 +420,8 @@ class Page:
         except SchedulerUnavailableError:
             return self.unavailable(visit)
         except Problem as problem:
-            return self.problem(visit, problem.status, str(problem), problem.headers)
+            sentence = visit.words.problem(problem.body)
+            return self.problem(visit, problem.status, sentence, problem.headers)
         if session_id is None:
             return self._sign_in_page(visit, following, refused=True)
         self._sessions.end(session_in(request))
@@ -624,7 +621,7 @@ def _pairs(body: bytes) -> list[tuple[str, str]]:
     try:
         return parse_qsl(body.decode(), max_num_fields=_FIELDS, strict_parsing=bool(body))
     except ValueError:
-        raise Problem(400, "invalid_request", "the form cannot be read") from None
+        raise Problem(400, "invalid_request", say("form_unreadable")) from None
 
 
 async def _style(_request: Request) -> Response:

@@ -11,9 +11,9 @@ from schedulemesh.api.arrays import MEMBER_STATES, GetArray
 from schedulemesh.domain.arrays import MAX_INDEX
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import ENDED_STATES
-from schedulemesh.errors import InvalidRequestError
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_array
+from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.links import ARRAY, link
 from schedulemesh.server.page.reads import ScreenReads, together
 
@@ -76,5 +76,5 @@ def _index(text: str) -> int | None:
         return None
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_INDEX))
     if not digits:
-        raise InvalidRequestError(f"after is {text!r}; it must be a whole number from 0")
+        raise InvalidEntryError("wrong_after", value=text)
     return int(text)

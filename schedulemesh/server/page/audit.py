@@ -12,8 +12,8 @@ from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.tokens import ListTokens
 from schedulemesh.domain.audit import DONE, OPEN, REFUSED
 from schedulemesh.domain.names import parse_name
-from schedulemesh.errors import InvalidRequestError
 from schedulemesh.server.page.actions import actions_of_token
+from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.policy import recorded_change
 from schedulemesh.server.page.reads import ScreenReads, together
@@ -71,5 +71,5 @@ def _number(text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        raise InvalidRequestError(f"before is {text!r}; allowed is the number of a change")
+        raise InvalidEntryError("wrong_before", value=text)
     return int(text)

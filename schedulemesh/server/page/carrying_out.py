@@ -14,7 +14,14 @@ from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.wording import translated
 from schedulemesh.server.answers import plain
 from schedulemesh.server.gateway import SupervisorClient
-from schedulemesh.server.page.actions import Action, ActionForm, Requested
+from schedulemesh.server.page.actions import (
+    Action,
+    ActionForm,
+    Requested,
+    fields_in,
+    quota_in,
+)
+from schedulemesh.server.page.words import WORDS, Words
 from schedulemesh.server.problems import Problem
 
 
@@ -47,6 +54,31 @@ async def carry_out(
     return [outcomes[target] for target in form.targets]
 
 
+def what_was_done(
+    action: Action,
+    form: ActionForm,
+    outcomes: Sequence[TargetOutcome],
+    names: Mapping[str, str],
+    words: Words,
+) -> Mapping[str, Any]:
+    """What the template ``changed.html`` shows of a change. ``names``: of nodes, by id."""
+    done = [one for one in outcomes if not one.reason]
+    if action.subject == "policy":
+        what = words.text(f"policy_{form.targets[0]}")
+    else:
+        what = words.named([names.get(one.target, one.target) for one in done])
+    return {
+        "action": action,
+        "form": form,
+        "names": names,
+        "what": what,
+        "quota": quota_in(form) if action.name == "quota" else None,
+        "changed": fields_in(action, form),
+        "done": done,
+        "refused": [one for one in outcomes if one.reason],
+    }
+
+
 async def _outcomes(
     gateway: SupervisorClient, caller: TokenCaller, requested: Requested, language: Language
 ) -> list[TargetOutcome]:
@@ -54,7 +86,7 @@ async def _outcomes(
         answer = await gateway.ask(requested.call, caller)
     except SchedulerUnavailableError as error:
         return [
-            TargetOutcome(target, "scheduler_unavailable", str(error))
+            TargetOutcome(target, "scheduler_unavailable", WORDS[language].error(error))
             for target in requested.targets
         ]
     if isinstance(answer, Response) and isinstance(answer.outcome, TasksCancelled):
@@ -74,10 +106,11 @@ async def _outcomes(
 
 
 def _refused(target: str, body: Mapping[str, Any], language: Language) -> TargetOutcome:
+    error = WORDS[language].problem(body) if body.get("error") else ""
     body = translated(body, language)
     return TargetOutcome(
         target,
         reason=str(body.get("reason", "")),
-        error=str(body.get("error", "")),
+        error=error,
         hint=str(body.get("hint", "")),
     )

@@ -19,6 +19,8 @@ from schedulemesh.domain.priorities import UnknownPriorityClassError
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.sentences import say
+from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import Evaluated, Explained
 from schedulemesh.protocol.callers import TokenCaller
@@ -34,6 +36,7 @@ from schedulemesh.server.page.actions import (
     priority_in,
     targets_in,
 )
+from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.links import ARRAY, link, link_to_task
 from schedulemesh.server.page.members import tasks_meant, tasks_with
 from schedulemesh.server.page.nodes import agents_named
@@ -44,8 +47,8 @@ from schedulemesh.server.page.settings_fields import (
     policy_fields,
     pool_fields,
 )
-from schedulemesh.server.page.words import by_kind
-from schedulemesh.server.problems import Problem
+from schedulemesh.server.page.words import WORDS, Words, by_kind
+from schedulemesh.server.problems import Problem, beyond_role
 
 #: The tasks of which is read when they were saved, and those for which is evaluated whom they may evict.
 _SAVES_READ, _EVALUATED = 20, 5
@@ -94,7 +97,11 @@ async def confirmation(reader: ScreenReads, query: QueryParams) -> Mapping[str, 
     check_role(action, reader.caller)
     form = form_of(query.multi_items(), action, new_request_id(), reader.caller.client)
     form = await with_own_class(reader, form)
-    error = "" if not form.values and action.needs_input else _error(action, form)
+    error = (
+        ""
+        if not form.values and action.needs_input
+        else _error(action, form, WORDS[reader.language])
+    )
     view = {
         "action": action,
         "form": form,
@@ -126,12 +133,8 @@ def check_role(action: Action, caller: TokenCaller) -> None:
     """Raise Problem where a role may not do something."""
     if action.is_allowed(caller.role):
         return
-    least = "operator" if action.for_operators else action.call.least_role.value
-    raise Problem(
-        403,
-        Reason.NOT_ALLOWED.value,
-        f"token {caller.token.name!r} has the role {caller.role.value}; this needs the role {least}",
-    )
+    least = Role.OPERATOR if action.for_operators else action.call.least_role
+    raise beyond_role(caller, least)
 
 
 def form_of(
@@ -176,12 +179,12 @@ def _is_input(name: str, input_name: str) -> bool:
     return name.startswith(input_name) if input_name.endswith(".") else name == input_name
 
 
-def _error(action: Action, form: ActionForm) -> str:
+def _error(action: Action, form: ActionForm, words: Words) -> str:
     """What is wrong with what was entered; empty: nothing."""
     try:
         action.calls(form)
     except InvalidRequestError as error:
-        return str(error)
+        return words.error(error)
     return ""
 
 
@@ -199,7 +202,8 @@ async def _of_node(reader: ScreenReads, _action: Action, form: ActionForm) -> Ma
     nodes = await reader.rows(ListNodes())
     node = next((row for row in nodes if row["node_id"] == form.targets[0]), None)
     if node is None:
-        raise Problem(404, Reason.NODE_NOT_FOUND.value, f"there is no node {form.targets[0]!r} now")
+        error = say("no_node_now", node=form.targets[0])
+        raise Problem(404, Reason.NODE_NOT_FOUND.value, error)
     agents = await agents_named(reader, dict.fromkeys(node["agents"]))
     task_ids = [task_id for agent in agents for task_id in agent["tasks"]]
     rows = await tasks_with(reader, "task_id", task_ids[:MAX_TARGETS])
@@ -211,7 +215,8 @@ async def _of_pool(reader: ScreenReads, action: Action, form: ActionForm) -> Map
     pools = await reader.rows(ListPools())
     pool = next((row for row in pools if row["name"] == form.targets[0]), None)
     if pool is None:
-        raise Problem(404, Reason.POOL_NOT_FOUND.value, f"there is no pool {form.targets[0]!r} now")
+        error = say("no_pool_now", pool=form.targets[0])
+        raise Problem(404, Reason.POOL_NOT_FOUND.value, error)
     if action.name == "quota":
         return {"pool": pool, "inputs": _quota_inputs(pool, form)}
     if action.name == "pool":
@@ -231,7 +236,7 @@ async def _of_pool(reader: ScreenReads, action: Action, form: ActionForm) -> Map
 async def _of_policy(reader: ScreenReads, _action: Action, form: ActionForm) -> Mapping[str, Any]:
     name = form.targets[0]
     if name not in POLICIES:
-        raise InvalidRequestError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+        raise InvalidEntryError("wrong_policy", value=name, allowed=", ".join(POLICIES))
     fields = (await policy_fields(reader, form.entered(POLICY)))[name]
     return {"policy_name": name, **_changed_fields(form, POLICY, fields)}
 
@@ -251,7 +256,7 @@ async def _of_token(reader: ScreenReads, _action: Action, form: ActionForm) -> M
     rows = await reader.rows(ListTokens())
     token = next((row for row in rows if row["name"] == form.targets[0]), None)
     if token is None:
-        error = f"there is no token {form.targets[0]!r} now"
+        error = say("no_token_now", token=form.targets[0])
         raise Problem(404, Reason.TOKEN_NOT_FOUND.value, error)
     return {"token": token}
 

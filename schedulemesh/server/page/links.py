@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from schedulemesh.domain.arrays import members_named
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.server.page.entries import InvalidEntryError
 
 #: The screens of a task, of an array, and of the tasks that run.
 TASK, ARRAY, RUNNING = "/task", "/array", "/running"
@@ -32,5 +32,5 @@ def page_number(query: QueryParams, most: int) -> int:
     text = query.get("page", "1")
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
     if not (digits and 1 <= int(text) <= most):
-        raise InvalidRequestError(f"page must be a whole number from 1 to {most}, not {text!r}")
+        raise InvalidEntryError("wrong_page", most=most, value=text)
     return int(text)

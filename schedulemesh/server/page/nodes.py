@@ -15,7 +15,7 @@ from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_node
 from schedulemesh.server.page.links import link, page_number
-from schedulemesh.server.page.overview import gpus_of_nodes
+from schedulemesh.server.page.overview import closed_as, gpus_of_nodes
 from schedulemesh.server.page.reads import ScreenReads, together
 
 #: Nodes of a page, and how many pages there may be.
@@ -113,7 +113,7 @@ def _is_chosen(node: Row, name: str, show: str) -> bool:
     if show == "with_free":
         return bool(node["free"].get("gpu", 0.0) > _LEAST)
     if show == "closed_only":
-        return bool(node["cordoned"] or node["draining"])
+        return bool(closed_as(node))
     return show != "with_other" or bool(node["external_usage"])
 
 
@@ -204,6 +204,7 @@ def _row(node: Row, holdings: Sequence[GpuHolding]) -> Mapping[str, Any]:
     other = node["external_usage"].get("gpu", 0.0)
     return {
         **node,
+        "closed_as": closed_as(node),
         "gpu_total": total,
         "gpu_free": node["free"].get("gpu", 0.0),
         "gpu_other": other,

@@ -25,6 +25,8 @@ _EVICTIONS = 500
 _HOUR_S = 3600.0
 #: Pools above which only the first bar of each is shown, and the rest is folded up.
 _UNFOLDED = 6
+#: How a node can be closed to new tasks: the fields of its row that say so, and the texts of that.
+_CLOSED = ("in_window", "draining", "cordoned")
 _LONGEST_WAIT = PageQuery(order=(("queued_at", False), ("task_id", False)), limit=1)
 
 
@@ -39,6 +41,7 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
         reader.page("queue", _LONGEST_WAIT),
         reader.rows(ListPreemptions(limit=_EVICTIONS)),
     )
+    closed = [closed_as(node) for node in nodes]
     return {
         "about": about,
         "pools": [
@@ -50,8 +53,7 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
         "gpus": gpus_of_nodes(nodes),
         "nodes": {
             "count": len(nodes),
-            "cordoned": sum(bool(node["cordoned"]) for node in nodes),
-            "draining": sum(bool(node["draining"]) for node in nodes),
+            "closed": {key: count for key in _CLOSED if (count := closed.count(key))},
         },
         "alerts": [
             _alert(alert, reader.language) for alert in alerts if alert["state"] == "firing"
@@ -88,9 +90,16 @@ def _pools_below(cohort: Row, cohorts: Mapping[str, Row]) -> set[str]:
     return names
 
 
+def closed_as(node: Row) -> str:
+    """Why nothing starts on a node: the key of the text that says so; empty: it is open. One that is drained
+    is cordoned, too, and a window drains its nodes.
+    """
+    return next((key for key in _CLOSED if node[key]), "")
+
+
 def gpus_of_nodes(nodes: Sequence[Row]) -> Mapping[str, float]:
     """The GPUs of nodes: in all, free, free on nodes where nothing starts, and held by other Ray work."""
-    closed = [node for node in nodes if node["cordoned"] or node["draining"]]
+    closed = [node for node in nodes if closed_as(node)]
     return {
         "total": sum(node["total"].get("gpu", 0.0) for node in nodes),
         "free": sum(node["free"].get("gpu", 0.0) for node in nodes),

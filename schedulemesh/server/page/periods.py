@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.datastructures import QueryParams
 
 from schedulemesh.domain.numbers import LATEST_S
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.server.page.entries import InvalidEntryError
 
 _HOUR_S, _DAY_S = 3600, 86_400
 #: The lengths of periods that may be chosen, in seconds; the text of each is ``span_KEY``.
@@ -73,7 +73,7 @@ def period(query: QueryParams, now: float, default: str) -> Period:
     """
     span = query.get("span") or default
     if span not in SPANS:
-        raise InvalidRequestError(f"span is {span!r}; allowed are {', '.join(SPANS)}")
+        raise InvalidEntryError("wrong_span", value=span, allowed=", ".join(SPANS))
     until = _time(query.get("until") or "")
     is_current = until is None or until >= now
     end = now if until is None or is_current else until
@@ -85,7 +85,7 @@ def _time(text: str) -> float | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= LATEST_S):
-        raise InvalidRequestError(f"until is {text!r}; allowed are whole seconds since 1970")
+        raise InvalidEntryError("wrong_until", value=text)
     return float(text)
 
 

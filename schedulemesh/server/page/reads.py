@@ -19,7 +19,6 @@ from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.nodes import ListNodeNames
 from schedulemesh.api.pages import ListPage, PageQuery
 from schedulemesh.domain.language import Language
-from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol.answers import AnyAnswer
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.requests import encode_request
@@ -28,7 +27,7 @@ from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.listings import Row
 from schedulemesh.server.pacing import SearchPace
 from schedulemesh.server.page.rehearsals import Rehearsals
-from schedulemesh.server.problems import Problem
+from schedulemesh.server.problems import beyond_role
 from schedulemesh.server.shared_reads import SharedReads
 
 #: Seconds for which an answer is shown again while there are no events.
@@ -156,12 +155,7 @@ class ScreenReads:
     async def answer(self, call: Call) -> AnyAnswer:
         """The answer to a call. Raises Problem where the role does not allow it."""
         if not call.allows(self.caller.role):
-            raise Problem(
-                403,
-                Reason.NOT_ALLOWED.value,
-                f"token {self.caller.token.name!r} has the role {self.caller.role.value}; this needs the "
-                f"role {call.least_role.value}",
-            )
+            raise beyond_role(self.caller, call.least_role)
         return await self._reads.ask(call)
 
     async def facts(self, call: Call) -> dict[str, Any]:

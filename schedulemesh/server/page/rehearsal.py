@@ -11,13 +11,12 @@ from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import in_words
-from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.reads import ScreenReads, together
 from schedulemesh.server.page.rehearsals import LIMIT_S, PERIODS, RehearsalQuestion
-from schedulemesh.server.problems import Problem
+from schedulemesh.server.problems import beyond_role
 
 #: The path of the screen, to which the form is sent, too; and seconds between two looks at one that runs.
 REHEARSAL, _LOOK_S = "/rehearsal", 2
@@ -34,7 +33,7 @@ def question_in(fields: Mapping[str, str]) -> RehearsalQuestion:
     """What a form asks. Raises InvalidRequestError."""
     period = fields.get("period", "")
     if period not in PERIODS:
-        raise InvalidRequestError(f"period is {period!r}; allowed are {', '.join(PERIODS)}")
+        raise InvalidEntryError("wrong_period", value=period, allowed=", ".join(PERIODS))
     pool = fields.get("pool", "").strip()
     return RehearsalQuestion(
         period=period,
@@ -48,9 +47,9 @@ def _whole(text: str) -> int:
     try:
         nodes = int(text.strip() or "0")
     except ValueError:
-        raise InvalidRequestError(f"nodes is {text!r}; it is a number such as +4 or -2") from None
+        raise InvalidEntryError("wrong_nodes", value=text) from None
     if not -_MOST_NODES <= nodes <= _MOST_NODES:
-        raise InvalidRequestError(f"nodes is {text!r}; at most {_MOST_NODES:,} more or less")
+        raise InvalidEntryError("too_many_nodes", value=text, most=f"{_MOST_NODES:,}")
     return nodes
 
 
@@ -60,7 +59,7 @@ def _gpus(text: str) -> float:
     except ValueError:
         gpus = -1.0
     if not 0.0 <= gpus <= _MOST_GPUS:
-        raise InvalidRequestError(f"gpus is {text!r}; it is the GPUs of the pool, such as 64")
+        raise InvalidEntryError("wrong_gpus", value=text)
     return gpus
 
 
@@ -68,8 +67,7 @@ async def begin_rehearsal(reader: ScreenReads, fields: Mapping[str, str]) -> boo
     """Have a rehearsal made; False: another one runs. Raises Problem and InvalidRequestError."""
     caller = reader.caller
     if not may_rehearse(caller):
-        error = f"token {caller.token.name!r} has the role {caller.role.value}; this needs the role submitter"
-        raise Problem(403, Reason.NOT_ALLOWED.value, error)
+        raise beyond_role(caller, SubmitTask.least_role)
     about = await reader.facts(GetAbout())
     question, token = question_in(fields), caller.token.name
     return reader.rehearsals.begin(token, question, about)

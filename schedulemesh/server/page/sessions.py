@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, new_secret
 from schedulemesh.server.guard import TokenSource, address_of
@@ -114,8 +115,7 @@ class Visitors:
             raise Problem(
                 403,
                 Reason.TOKEN_NOT_ACCEPTED.value,
-                f"there is no valid token for user {user!r}; an operator issues one with: schedulemesh "
-                f"tokens create {USER_TOKEN}{user} --role viewer",
+                say("no_token_of_user", user=user, token=f"{USER_TOKEN}{user}"),
             )
         return caller
 
@@ -125,9 +125,8 @@ class Visitors:
         if not names or address_of(request.scope) not in self._proxies:
             return ""
         if len(names) > 1:
-            raise Problem(
-                400, "invalid_request", f"the header {USER_HEADER} is given more than once"
-            )
+            error = say("header_given_twice", header=USER_HEADER)
+            raise Problem(400, "invalid_request", error)
         return names[0].strip()
 
 

@@ -14,9 +14,9 @@ from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve
 from schedulemesh.config.pools import parse_changes, parse_lending
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import public
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.reads import ScreenReads, together
 
 #: The names of the policies.
@@ -137,7 +137,7 @@ def policy_call(
                 client=client,
                 request_id=request_id,
             )
-        raise InvalidRequestError(f"the preemption policy has no {min(unknown)!r}")
+        raise InvalidEntryError("wrong_policy_field", value=min(unknown))
     if name == QUEUE:
         changes = without_null(values, QueuePolicy())
         checked = changed_queue_policy(QueuePolicy(), changes).public()
@@ -146,15 +146,15 @@ def policy_call(
             client=client,
             request_id=request_id,
         )
-    raise InvalidRequestError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+    raise InvalidEntryError("wrong_policy", value=name, allowed=", ".join(POLICIES))
 
 
 def pool_call(name: str, entered: Mapping[str, str], request_id: str) -> ResizePool:
     """The change of a pool. Raises InvalidRequestError for a field or a value that cannot be."""
     unknown = sorted(set(entered) - set(POOL_FIELDS))
     if unknown:
-        raise InvalidRequestError(
-            f"a pool has no {unknown[0]!r} here; it has {', '.join(POOL_FIELDS)}"
+        raise InvalidEntryError(
+            "wrong_pool_field", value=unknown[0], allowed=", ".join(POOL_FIELDS)
         )
     values = {field: entered_value(text) for field, text in entered.items()}
     lending = {field: values.pop(field) for field in _LENDING if field in values}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.datastructures import QueryParams
@@ -22,7 +23,8 @@ from schedulemesh.server.answers import unexpected
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_task
 from schedulemesh.server.page.reads import ScreenReads, together
-from schedulemesh.server.page.words import in_words
+from schedulemesh.server.page.texts import TEXTS
+from schedulemesh.server.page.words import WORDS, Words, clock_time, in_words, number
 from schedulemesh.server.problems import Problem
 
 #: The newest attempts that are shown, and of their events the newest.
@@ -37,6 +39,21 @@ _PHASES = (
     ("started", "admitted_at", ("started_at", "ended_at")),
     ("ran", "started_at", ("ended_at",)),
 )
+
+
+#: Details of events that are codes, tasks, moments and durations.
+_CODES = frozenset(("reason", "rule", "state", "cause"))
+_TASKS = frozenset(("by_task", "evicting", "after", "array"))
+_MOMENTS, _DURATIONS = frozenset(("limit_at", "since")), frozenset(("max_run_s",))
+
+
+class EventDetail(NamedTuple):
+    """A detail of an event in the language of the screen."""
+
+    label: str
+    text: str
+    #: The tasks that stand for the text; empty: none do.
+    task_ids: Sequence[str] = ()
 
 
 class AttemptPart(NamedTuple):
@@ -77,7 +94,7 @@ async def task(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         "history": history,
         "log": log,
         "drawn": _drawn,
-        "events": _events,
+        "events": partial(_events, words=WORDS[reader.language], node_names=names),
     }
 
 
@@ -91,7 +108,7 @@ async def _or_error(read: Any, language: Language) -> Mapping[str, Any]:
     try:
         return {"value": await read, "error": ""}
     except Problem as problem:
-        return {"value": None, "error": translated(problem.body, language)["error"]}
+        return {"value": None, "error": WORDS[language].problem(problem.body)}
 
 
 async def _history(reader: ScreenReads, task_id: str) -> Sequence[Row]:
@@ -141,10 +158,45 @@ def _stretches(row: Row, first: float, length: float, now: float) -> list[Attemp
     return stretches
 
 
-def _events(attempts: Sequence[Row]) -> list[Mapping[str, Any]]:
+def _events(
+    attempts: Sequence[Row], words: Words, node_names: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
     """The newest events of attempts, the newest first, each with the number of its attempt."""
-    events: list[Mapping[str, Any]] = [
+    events: list[Row] = [
         {**event, "attempt": row["attempt"]} for row in attempts for event in row["events"]
     ]
     events.sort(key=lambda event: (event["at"], event["cursor"]), reverse=True)
-    return events[:_EVENTS]
+    return [
+        {**event, "details": event_details(event["detail"], words, node_names)}
+        for event in events[:_EVENTS]
+    ]
+
+
+def event_details(
+    detail: Mapping[str, Any], words: Words, node_names: Mapping[str, str]
+) -> list[EventDetail]:
+    """The details of an event. One that is not known, as of another version, has its own name."""
+    details = []
+    for name, value in detail.items():
+        if value in (None, "", []):
+            continue
+        label = words.text(f"event_{name}") if f"event_{name}" in TEXTS else name
+        if name in _TASKS:
+            details.append(EventDetail(label, "", [value] if isinstance(value, str) else value))
+        else:
+            details.append(EventDetail(label, _detail(name, value, words, node_names)))
+    return details
+
+
+def _detail(name: str, value: Any, words: Words, node_names: Mapping[str, str]) -> str:
+    """The value of a detail as people read it."""
+    if isinstance(value, bool):
+        return words.text("yes" if value else "no")
+    if isinstance(value, (int, float)):
+        if name in _MOMENTS:
+            return clock_time(value)
+        return words.span(value) if name in _DURATIONS else number(value)
+    if isinstance(value, list):
+        shown = [node_names.get(str(one), str(one)) for one in value]
+        return words.text("name_separator").join(shown)
+    return words.code(value) if name in _CODES else str(value)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.language import LANGUAGES, Language
+from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.domain.texts.codes import CODES
-from schedulemesh.protocol.wording import in_commands
+from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.protocol.wording import in_commands, translated
+from schedulemesh.server.listings import Row
+from schedulemesh.server.page.call_texts import CALL_TEXTS
+from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.texts import TEXTS
 
 _MB_OF_GB = 1024.0
+#: How many names a title has.
+_NAMED = 3
+_LIMITS = frozenset(limit.value for limit in LIMITS)
 #: An id of a node of Ray within a sentence.
 _NODE_ID = re.compile(r"\b[0-9a-f]{56}\b")
 #: The units of durations, the longest first: the text, and the seconds of its first and of its second part.
@@ -31,10 +40,44 @@ class Words:
         """A text with its parameters, which are not escaped."""
         return TEXTS[key][self._column].format_map(parameters)
 
+    def call(self, name: str) -> str:
+        """What a call in the record of changes did; one of another version, without a text, by its name."""
+        texts = CALL_TEXTS.get(name)
+        return name if texts is None else texts[self._column]
+
     def code(self, code: object) -> str:
         """What a code or a state says; one without a text, such as a user's own, as it is."""
         texts = CODES.get(str(code))
         return str(code) if texts is None else texts[self._column]
+
+    def error(self, error: ScheduleMeshError) -> str:
+        """Why what was asked for cannot be. What the page does not word itself stays as it is, and a phrase
+        of this language says so.
+        """
+        if isinstance(error, InvalidEntryError):
+            return self.text(error.key, **error.parameters)
+        return self.text("in_english", error=error)
+
+    def problem(self, body: Mapping[str, Any]) -> str:
+        """The same of a refusal, which may be a sentence."""
+        if "error" in body.get("sentences", ()):
+            return str(translated(body, self.language)["error"])
+        return self.text("in_english", error=body["error"])
+
+    def end(self, state: str, reason: str) -> str:
+        """What a state says of a task. One that was evicted and does not run again was not cancelled by
+        anybody, although that is its state in the API.
+        """
+        is_evicted = (state, reason) == ("cancelled", TaskEndReason.PREEMPTED.value)
+        return self.text("evicted_for_good") if is_evicted else self.code(state)
+
+    def end_of_attempt(self, attempt: Row) -> str:
+        """What a state says of an attempt; one that ended by an eviction was not cancelled, either, unless it
+        reached a limit in time.
+        """
+        state, rule = attempt["state"], attempt["rule"]
+        is_evicted = state == "cancelled" and rule == attempt["reason"] and rule not in _LIMITS
+        return self.code("preempted" if rule and is_evicted else state)
 
     def span(self, seconds: float | None) -> str:
         """A duration in its two largest units, to the second."""
@@ -62,6 +105,13 @@ class Words:
     def kind(self, kind: str) -> str:
         """What a kind of resource is called; custom ones have their own names."""
         return {"cpu": "CPU", "gpu": "GPU", "memory": self.text("memory")}.get(kind, kind)
+
+    def named(self, names: Sequence[str]) -> str:
+        """The first of these names, and how many others there are."""
+        first = self.text("name_separator").join(names[:_NAMED])
+        if len(names) <= _NAMED:
+            return first
+        return f"{first} {self.text('and_more', count=len(names) - _NAMED)}"
 
     def amounts(self, amounts: Mapping[str, Any] | None) -> str:
         """Several amounts in one line; a dash for none."""

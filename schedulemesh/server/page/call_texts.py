@@ -1,0 +1,47 @@
+"""What the changes in the record did, in English and in Chinese, by the names of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CALL_TEXTS: Mapping[str, tuple[str, str]] = {
+    "delete_agent": ("End an agent", "结束 Agent"),
+    "ensure_agent_health": ("Check agents", "检查 Agent"),
+    "end_orphans": ("End orphans", "结束孤立 actor"),
+    "start_exec": ("Start a command in a task", "在任务中执行命令"),
+    "save_lease": ("Note that a lease has saved", "记录租约已保存"),
+    "release_lease": ("End a lease", "结束租约"),
+    "send_test_alert": ("Send a test alert", "发送测试告警"),
+    "cordon_node": ("Close a node, or open it", "封锁或解除封锁节点"),
+    "drain": ("Drain, or end a drain", "排空或停止排空"),
+    "change_policy": ("Change the preemption policy", "修改抢占策略"),
+    "change_queue_policy": ("Change the queue policy", "修改排队策略"),
+    "create_pool": ("Create a pool", "创建资源池"),
+    "ensure_pool": ("Create or change a pool", "创建或修改资源池"),
+    "resize_pool": ("Change a pool", "修改资源池"),
+    "delete_pool": ("Delete a pool", "删除资源池"),
+    "rename_pool": ("Rename a pool", "重命名资源池"),
+    "create_cohort": ("Create a cohort", "创建共享组"),
+    "delete_cohort": ("Delete a cohort", "删除共享组"),
+    "rename_cohort": ("Rename a cohort", "重命名共享组"),
+    "ensure_cohort": ("Create or change a cohort", "创建或修改共享组"),
+    "execute_preemption": ("Evict a task, keep its agent", "抢占任务，保留 Agent"),
+    "preempt_task": ("Evict a task", "抢占任务"),
+    "change_queued_task": ("Change a task's place or priority", "修改任务的排位或优先级"),
+    "save_task_state": ("Save a task's state", "保存任务状态"),
+    "restore_task": ("Restore a task", "恢复任务"),
+    "register_state_handlers": ("Register state handlers", "登记状态处理函数"),
+    "submit_task": ("Submit a task", "提交任务"),
+    "submit_many": ("Submit tasks", "批量提交任务"),
+    "register_task": ("Register a task", "登记任务"),
+    "complete_task": ("Complete a task", "标记任务完成"),
+    "cancel_task": ("Cancel a task", "取消任务"),
+    "cancel_tasks": ("Cancel tasks", "批量取消任务"),
+    "set_time_limit": ("Change a time limit", "修改运行时限"),
+    "create_token": ("Issue a token", "签发令牌"),
+    "rotate_token": ("Rotate a token", "轮换令牌"),
+    "change_token": ("Change a token", "修改令牌"),
+    "revoke_token": ("Revoke a token", "吊销令牌"),
+    "create_window": ("Announce a window", "创建维护或预留窗口"),
+    "delete_window": ("Delete a window", "删除维护或预留窗口"),
+}
