@@ -565,10 +565,10 @@ def test_while_the_supervisor_is_away_the_page_says_so_and_tries_again(api, brow
 
 def test_of_a_stopped_supervisor_a_page_is_not_waited_for(api, browser, monkeypatch):
     browser.sign_in()
-    monkeypatch.setattr(app, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(app, "_ANSWER_S", 0.1)
-    monkeypatch.setattr(reads, "YOUNG_S", 0.0)
-    with api.stopped_supervisor():
+    with monkeypatch.context() as patched, api.stopped_supervisor():
+        patched.setattr(app, "_PATIENCE_S", 0.1)
+        patched.setattr(app, "_STOPPED_S", 0.1)
+        patched.setattr(reads, "YOUNG_S", 0.0)
         answer = browser.client.get("/queue")
         assert (answer.status_code, answer.headers["refresh"]) == (503, "5")
         assert "does not answer" in Document(answer.text).words
@@ -579,7 +579,6 @@ def test_a_page_that_takes_long_is_waited_for_while_the_supervisor_answers(
     api, browser, monkeypatch
 ):
     browser.sign_in()
-    monkeypatch.setattr(app, "_PATIENCE_S", 0.01)
     monkeypatch.setattr(reads, "YOUNG_S", 0.0)
     answered, ask_packed = asyncio.Semaphore(0), api.gateway.ask_packed
 

@@ -208,10 +208,10 @@ def test_while_the_supervisor_is_away_that_is_said(api, browser, monkeypatch):
 def test_of_a_stopped_supervisor_is_said_that_what_came_of_a_change_is_not_known(
     api, browser, monkeypatch
 ):
-    monkeypatch.setattr(app, "_PATIENCE_S", 0.1)
-    monkeypatch.setattr(app, "_ANSWER_S", 0.1)
     fields = asked(browser.get("/change?do=release&id=parked"))
-    with api.stopped_supervisor():
+    with monkeypatch.context() as patched, api.stopped_supervisor():
+        patched.setattr(app, "_PATIENCE_S", 0.1)
+        patched.setattr(app, "_STOPPED_S", 0.1)
         answer = send(browser, fields)
         assert answer.status_code == 503
         assert "Whether this was done is not known" in Document(answer.text).words

@@ -124,9 +124,10 @@ _REFRESH_S, _RETRY_S = 15, 5
 _LANGUAGE, _REFRESH, _PREFERENCES_S = "schedulemesh_language", "schedulemesh_refresh", 365 * 86_400
 #: An attribute of a template with an address of this page.
 _OWN_ADDRESS = re.compile(r'(\s(?:href|action|src|data-live)=")/')
-#: Seconds that the supervisor has to answer, or pages say that it does not; and those after which it is asked
-#: whether it answers while a page is not there yet.
-_ANSWER_S, _PATIENCE_S = 1.0, 3.0
+#: Seconds that the supervisor has to answer, or live pages say that it does not.
+_ANSWER_S = 1.0
+#: Seconds after which it is asked whether it answers while a page is not there yet, and that it has for that.
+_PATIENCE_S, _STOPPED_S = 3.0, 3.0
 #: Digits of a position in the events that is read.
 _CURSOR_DIGITS = 16
 #: Fields of a form that are read.
@@ -333,7 +334,7 @@ class Page:
                 await asyncio.wait([task], timeout=_PATIENCE_S)
                 if task.done():
                     return task.result()
-                if not await self._answers():
+                if not await self._answers(_STOPPED_S):
                     raise SchedulerUnavailableError("the supervisor does not answer")
         finally:
             task.cancel()
@@ -394,13 +395,13 @@ class Page:
         after = (
             int(last) if last.isascii() and last.isdigit() and len(last) < _CURSOR_DIGITS else None
         )
-        stream = ChangeStream(self._feed, after, accepted, self._answers)
+        stream = ChangeStream(self._feed, after, accepted, lambda: self._answers(_ANSWER_S))
         return self._streams.counted(caller.token.name, stream)
 
-    async def _answers(self) -> bool:
-        """Whether the supervisor answers within ``_ANSWER_S``; all pages share the read."""
+    async def _answers(self, within_s: float) -> bool:
+        """Whether the supervisor answers within so many seconds; all pages share the read."""
         try:
-            await asyncio.wait_for(self._reads.ask(GetAbout()), _ANSWER_S)
+            await asyncio.wait_for(self._reads.ask(GetAbout()), within_s)
         except (SchedulerUnavailableError, asyncio.TimeoutError, TimeoutError):
             return False
         return True
