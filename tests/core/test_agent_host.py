@@ -330,6 +330,23 @@ def test_a_state_that_takes_too_much_is_not_sent(limit):
     assert "Traceback" not in result.error
 
 
+class Empty(Faulty):
+    def save_state(self):
+        return None
+
+
+class EmptyAsync(Faulty):
+    async def save_state(self):
+        return None
+
+
+@pytest.mark.parametrize("kind", [Empty, EmptyAsync])
+def test_none_is_no_state(kind):
+    command = Command(command_id=1, epoch=1, kind="save", limit_bytes=1000)
+    result = host_of(kind)._sm_channel._carry_out(command)
+    assert (result.data, result.error, result.able, result.success) == (None, "", True, True)
+
+
 def test_a_preserver_that_returns_too_much_is_refused():
     code = ship_function(lambda task: {"kept": b"x" * 20_000}, "preserver")
     handled = unpack(preserve(code, pack(SAVED), 1.0, 10_000), Handled)

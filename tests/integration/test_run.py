@@ -102,7 +102,8 @@ class Fragile(AgentActor):
             os._exit(1)
         if self.how == "is slow":
             time.sleep(60)  # longer than save_timeout
-        raise OSError("no space left on device")
+        if self.how != "returns None":
+            raise OSError("no space left on device")
 
     def restore_state(self, saved):
         self.count = saved["count"]
@@ -250,7 +251,7 @@ def test_an_evicted_run_returns_by_itself_and_finishes_from_its_saved_step(simpl
     assert result["step"] == result["restored"] + 20
 
 
-@pytest.mark.parametrize("how", ["raises", "is slow", "dies"])
+@pytest.mark.parametrize("how", ["raises", "is slow", "dies", "returns None"])
 def test_a_task_whose_save_fails_returns_and_starts_anew(simple, tmp_path, how):
     simple.configure_preemption(save_timeout=1.0, cancel_timeout=1.0)
     marker = tmp_path / "ran"

@@ -125,6 +125,41 @@ def test_a_save_that_fails_is_no_checkpoint():
     assert fed == []
 
 
+def test_a_class_whose_save_state_returns_none_has_saved_nothing():
+    stimulus, blobs = saved_by(Answering(save=CommandResult()))
+    assert (stimulus.error, blobs) == ("save_state returned None, so nothing was saved", {})
+    told = asyncio.run(eviction_after([], Answering(save=CommandResult())).checkpoint())
+    assert told.reason == "save_failed"
+
+
+@pytest.mark.parametrize(
+    ("states", "kept"),
+    [
+        ((b"state", None), (b"state", None)),
+        ((None, b"state"), (None, b"state")),
+        ((None, None), ()),
+    ],
+)
+def test_members_of_a_gang_may_have_nothing_to_save(states, kept):
+    """Often the first member alone has the state of all."""
+
+    class Members(Answering):
+        async def execute(self, name, incarnation, kind, timeout_s, until=None, **fields):
+            return CommandResult(data=states[int(name[-1])])
+
+    fed = []
+    eviction = eviction_after(fed, Members(save=None))
+    agent = eviction._reactor.state.agents["a"]
+    agent.spec = msgspec.structs.replace(
+        agent.spec, payload=GangPayload(), bundles=(NOTHING, NOTHING)
+    )
+    asyncio.run(eviction.save())
+    ((stimulus, blobs),) = fed
+    stored = [unpack(data, SavedState).members for data in blobs.values()]
+    assert stored == ([kept] if kept else [])
+    assert isinstance(stimulus, StateStored if kept else StateNotSaved)
+
+
 def test_a_class_without_save_state_keeps_its_payload_which_is_no_saved_work():
     stimulus, blobs = saved_by(Answering())
     saved = unpack(blobs[stimulus.state_key], SavedState)

@@ -542,9 +542,11 @@ def _keeper(limit_bytes: int) -> Keep:
 
 
 def _returned(answer: UserValue, keep: Keep | None) -> CommandResult:
-    """The result of a control method that returned; pickling its answer runs user code."""
+    """The result of a control method that returned; pickling its answer runs user code. A ``save_state`` that
+    returned None has saved nothing.
+    """
     try:
-        data = keep(answer) if keep is not None else None
+        data = keep(answer) if keep is not None and answer is not None else None
         refused = isinstance(answer, dict) and answer.get("success") is False
     except BaseException as error:  # noqa: BLE001  # user code raises anything
         return _failure(error)

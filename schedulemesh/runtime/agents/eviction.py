@@ -299,7 +299,7 @@ class Eviction:
                 return result
 
             save_results = await asyncio.gather(*map(save_state, able))
-            if all(r.data is not None and not r.error for r in save_results):
+            if _has_saved(save_results):
                 # Of a gang the first state counts: a save that ends earlier may have newer ones of others.
                 base = self._with_metrics(base, processes, saved_at=answered_at[0])
                 results = dict(zip(able, save_results, strict=True))
@@ -312,8 +312,10 @@ class Eviction:
 
     def _why_not_saved(self, results: Sequence[CommandResult], before: NotSaved | None) -> NotSaved:
         """Why ``save_state`` did not save; ``before``: why a better source did not, either."""
-        failed = next(r for r in results if r.error or r.data is None)
-        error = f"save_state failed: {self._line('save_state', failed.error)}"
+        failed = next((r for r in results if r.error), None)
+        error = "save_state returned None, so nothing was saved"
+        if failed is not None:
+            error = f"save_state failed: {self._line('save_state', failed.error)}"
         too_large = any(r.too_large for r in results)
         if before is None:
             return NotSaved(error=error, too_large=too_large)
@@ -441,6 +443,11 @@ class Eviction:
             timed_out=timed_out,
             error=error,
         )
+
+
+def _has_saved(results: Sequence[CommandResult]) -> bool:
+    """Whether ``save_state`` gave a state and failed nowhere. Of a gang, members may have none."""
+    return all(not r.error for r in results) and any(r.data is not None for r in results)
 
 
 async def without_state(reactor: Reactor, task: TaskSpec, agent_name: str) -> SavedState:
