@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -130,6 +131,23 @@ def test_what_a_killed_process_left_behind_is_found(mark, start, started):
     (left,) = marked(mark)
     assert ended(mark) == ()
     assert living(left.pid) != left
+
+
+def test_a_process_that_has_the_id_of_a_marked_one_by_now_is_not_taken_for_it(
+    mark, started, monkeypatch
+):
+    agent = started(mark, NOTHING)
+    (found,) = marked(mark)
+    assert found.pid == agent.pid
+
+    def living_by_now(pid):
+        # Nobody can have the system use an id again: this process loses its mark in place of that.
+        _, hard = resource.prlimit(pid, resource.RLIMIT_RTTIME)
+        resource.prlimit(pid, resource.RLIMIT_RTTIME, (hard, hard))
+        return living(pid)
+
+    monkeypatch.setattr(process_marks, "living", living_by_now)
+    assert marked(mark) == []
 
 
 def test_processes_that_are_stopped_end(mark, started):

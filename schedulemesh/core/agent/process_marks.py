@@ -75,8 +75,18 @@ def marked(mark: int) -> list[Process]:
     # On the hot path of every eviction, where making paths would cost twice as much.
     entries = os.listdir("/proc")  # noqa: PTH208
     pids = (int(entry) for entry in entries if entry.isdigit())
-    processes = (living(pid) for pid in pids if pid != own_pid and _carries(pid, mark))
+    processes = (_living_if(lambda pid: _carries(pid, mark), pid) for pid in pids if pid != own_pid)
     return sorted(process for process in processes if process is not None)
+
+
+def _living_if(has_mark: Callable[[int], bool], pid: int) -> Process | None:
+    """The process with this id; None: it does not have the mark, or has ended.
+
+    The mark is looked for once more when it is known which process it is: one that ends between the two may
+    leave its id to another one, which would be killed in its place.
+    """
+    process = living(pid) if has_mark(pid) else None
+    return process if process is not None and has_mark(pid) else None
 
 
 def left_behind(hosts: Mapping[int, int]) -> dict[int, list[Process]]:
@@ -132,8 +142,11 @@ def workers_of(mark: int, staying: Collection[int] = ()) -> list[Process]:
     job_mark = f"{JOB_MARK}={mark}".encode()
     own_pid = os.getpid()
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208
-    marked_pids = [pid for pid in pids if pid != own_pid and job_mark in _environment(pid)]
-    processes = (living(pid) for pid in marked_pids if not _descends(pid, staying))
+
+    def is_worker(pid: int) -> bool:
+        return job_mark in _environment(pid) and not _descends(pid, staying)
+
+    processes = (_living_if(is_worker, pid) for pid in pids if pid != own_pid)
     return sorted(process for process in processes if process is not None)
 
 
