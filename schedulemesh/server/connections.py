@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from schedulemesh.server.bodyless_requests import (
     BodylessCycle,
@@ -225,11 +225,23 @@ class PatientProtocol(H11Protocol):
         self.tasks.add(task)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, or too much of one; where it is being answered already, hang up."""
+        """Refuse what is no request, too much of one, or in another version of HTTP; where it is being
+        answered already, hang up.
+        """
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(self._bounded.excess or msg)
-        else:
-            self.transport.close()
+            self._refuse(self._bounded.status, self._bounded.excess or msg)
+        self.transport.close()
+
+    def _refuse(self, status: int, why: str) -> None:
+        body = why.encode()
+        headers = (
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        )
+        head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""

@@ -1,5 +1,5 @@
 """What a request may have at most beside its bytes. It is counted before anything is made of it, because what
-is made takes much longer, and others wait meanwhile.
+is made takes much longer, and others wait meanwhile. Nor is anything made of one in another version of HTTP.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class BoundedConnection(h11.Connection):
         self._chunks = self._bytes = 0
         #: What is too much of the request, and what is allowed; empty: nothing is.
         self.excess = ""
+        #: The status with which it is refused.
+        self.status = 400
 
     @property
     def has_begun(self) -> bool:
@@ -57,10 +59,19 @@ class BoundedConnection(h11.Connection):
             self._check_head()
         event = super().next_event()
         if isinstance(event, h11.Request):
+            self._check_version(event)
             self._chunks = self._bytes = 0
         elif isinstance(event, h11.Data):
             self._check_chunks(event)
         return event
+
+    def _check_version(self, request: h11.Request) -> None:
+        """A later version with the same first digit is answered as 1.1 (RFC 9110, 2.5); of others nobody
+        knows what they mean by a head.
+        """
+        if not request.http_version.startswith(b"1."):
+            self.status = 505
+            self._refuse(f"this server speaks HTTP/1.1, not HTTP/{request.http_version.decode()}")
 
     def _check_head(self) -> None:
         data, _ = self.trailing_data

@@ -174,6 +174,23 @@ def test_a_chunk_that_is_none_is_refused_and_the_connection_closed(busy, chunks)
     assert answer.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("version", [b"9.9", b"2.0", b"0.9"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_another_version_of_http_is_refused_and_the_connection_closed(busy, version, method):
+    path = "/healthz" if method == "GET" else "/api/v1/tasks/cancel"
+    request = head(busy, method, path).replace(b"HTTP/1.1", b"HTTP/" + version)
+    answer = sent(busy, request + b"Content-Length: 2\r\n\r\n{}" + ending(busy))
+    assert answer.startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
+    assert answer.endswith(b"this server speaks HTTP/1.1, not HTTP/" + version)
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1", b"1.2", b"1.9"])
+def test_versions_that_differ_in_their_second_digit_are_answered(busy, version):
+    request = head(busy, "GET", "/healthz").replace(b"HTTP/1.1", b"HTTP/" + version)
+    assert sent(busy, request + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("form", ["length", "chunked", "continue"])
 @pytest.mark.parametrize(
     ("method", "path", "token", "more", "status"),
