@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
-from schedulemesh.api.tasks import CancelTask, GetResult, SetTimeLimit, WaitTasks
+from schedulemesh.api.tasks import CancelTask, GetResult, SetTimeLimit, TaskStatus, WaitTasks
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import EndState
@@ -13,6 +15,7 @@ from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, TasksC
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import ENDED, EndedTask
 from schedulemesh.protocol.answers import Listed, Refusal, Response, TaskResult, listed
+from schedulemesh.protocol.portions import PORTION
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
@@ -41,12 +44,14 @@ class TaskService(Service):
         reached = CONDITIONS[request.until]
         await self._waits.until(request.task_ids, reached, request.enough, request.wait_s)
 
-        def look() -> Listed:
+        def begin() -> list[Callable[[], TaskStatus]]:
             state = self._reactor.state
             causes = self._reactor.engine.wait_causes(self._reactor.now())
-            return listed([task_status(state, one, causes) for one in request.task_ids])
+            return [partial(task_status, state, one, causes) for one in request.task_ids]
 
-        return await self._reactor.read(look)
+        if len(request.task_ids) > PORTION:
+            return listed(await self._reactor.read_rows(begin))
+        return listed(await self._reactor.read(lambda: [make() for make in begin()]))
 
     @handler
     async def result(self, request: GetResult) -> TaskResult | Refusal:
