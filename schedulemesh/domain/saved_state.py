@@ -35,10 +35,14 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[bytes | None, ...] = ()
 
     @property
+    def opaque(self) -> tuple[bytes | None, ...]:
+        """What nobody but the code of the user reads, in the order of the fields."""
+        return (self.state, self.payload, *self.members)
+
+    @property
     def size(self) -> int:
         """Its bytes, beside what is known of the task anyway."""
-        parts = (self.state, self.payload, *self.members)
-        return sum(len(part) for part in parts if part is not None)
+        return sum(len(part) for part in self.opaque if part is not None)
 
     @property
     def restorable(self) -> bool:

@@ -7,13 +7,16 @@ The supervisor begins with a Greeting. Then the client sends requests, as many a
 
 from __future__ import annotations
 
+import secrets
 import struct
+from collections.abc import Sequence
 from typing import TypeVar, Union
 
 import msgspec
 
 from schedulemesh.config.settings import PROTOCOL_VERSION
 from schedulemesh.errors import ScheduleMeshError
+from schedulemesh.protocol.msgpack_head import LARGE, before_bytes
 
 #: The most bytes of a message to the supervisor; what has more is sent over Ray.
 MAX_REQUEST = 16 * 1024 * 1024
@@ -61,6 +64,16 @@ class Ask(Message, tag="ask", frozen=True):
     handles: bool = True
 
 
+class LargeAsk(Message, tag="ask", frozen=True):
+    """As ``Ask``, where it arrives: the request is read where it is, and not copied."""
+
+    number: int
+    data: memoryview
+    credential: bytes = b""
+    caller: bytes = b""
+    handles: bool = True
+
+
 class Withdraw(Message, tag="withdraw", frozen=True):
     """The caller of a request has gone away."""
 
@@ -84,12 +97,16 @@ class OverRay(Message, tag="over_ray", frozen=True):
 
 
 MessageT = TypeVar("MessageT")
-FromClient = Union[Ask, Withdraw]
+#: A message as it travels.
+Packed = Union[bytes, memoryview]
+AnyAsk = Union[Ask, LargeAsk]
+FromClient = Union[Ask, LargeAsk, Withdraw]
 FromSupervisor = Union[Answered, OverRay]
 
 _encoder = msgspec.msgpack.Encoder()
 _greetings = msgspec.msgpack.Decoder(Greeting)
-_from_client = msgspec.msgpack.Decoder[FromClient](FromClient)
+_from_client = msgspec.msgpack.Decoder[Union[Ask, Withdraw]](Union[Ask, Withdraw])
+_large_from_client = msgspec.msgpack.Decoder(LargeAsk)
 _from_supervisor = msgspec.msgpack.Decoder[FromSupervisor](FromSupervisor)
 
 
@@ -99,24 +116,35 @@ def frame(message: Message) -> bytes:
     return _LENGTH.pack(len(packed)) + packed
 
 
-def greeting(packed: bytes) -> Greeting:
+def frame_in_parts(ask: Ask, request: Sequence[bytes]) -> list[bytes]:
+    """The frame of an ask without data, whose encoded request these parts are; they are not copied."""
+    mark = secrets.token_bytes(16)
+    marked = _encoder.encode(msgspec.structs.replace(ask, data=mark))
+    begin, end = marked.split(before_bytes(len(mark)) + mark)
+    size = sum(map(len, request))
+    begin += before_bytes(size)
+    return [_LENGTH.pack(len(begin) + size + len(end)) + begin, *request, end]
+
+
+def greeting(packed: Packed) -> Greeting:
     """The first message of a supervisor. Raises FrameError."""
     return _decoded(_greetings, packed)
 
 
-def from_client(packed: bytes) -> FromClient:
+def from_client(packed: Packed) -> FromClient:
     """A message of a client. Raises FrameError."""
-    message: FromClient = _decoded(_from_client, packed)
-    return message
+    if len(packed) > LARGE:
+        return _decoded(_large_from_client, packed)
+    return _decoded(_from_client, packed)
 
 
-def from_supervisor(packed: bytes) -> FromSupervisor:
+def from_supervisor(packed: Packed) -> FromSupervisor:
     """A message of a supervisor after its first. Raises FrameError."""
     message: FromSupervisor = _decoded(_from_supervisor, packed)
     return message
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[MessageT], packed: bytes) -> MessageT:
+def _decoded(decoder: msgspec.msgpack.Decoder[MessageT], packed: Packed) -> MessageT:
     try:
         return decoder.decode(packed)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -143,9 +171,9 @@ class FrameReader:
             self._begin = 0
         self._buffer += data
 
-    def next(self) -> bytes | None:
-        """The next message; None: its frame has not arrived whole. Raises FrameError as soon as it is known
-        to be too large.
+    def next(self) -> Packed | None:
+        """The next message; None: its frame has not arrived whole. A large one is not copied. Raises
+        FrameError as soon as it is known to be too large.
         """
         if len(self) < _LENGTH.size:
             return None
@@ -157,5 +185,9 @@ class FrameReader:
         first = self._begin + _LENGTH.size
         if len(self._buffer) < first + size:
             return None
-        self._begin = first + size
-        return bytes(memoryview(self._buffer)[first : self._begin])
+        end = first + size
+        if size > LARGE:
+            whole, self._buffer, self._begin = self._buffer, self._buffer[end:], 0
+            return memoryview(whole)[first:end]
+        self._begin = end
+        return bytes(memoryview(self._buffer)[first:end])

@@ -1,10 +1,17 @@
-"""Reads the beginning of a MessagePack message, as far as texts, bytes and maps go.
+"""Reads the beginning of a MessagePack message, as far as texts, bytes and maps go, and writes what comes
+before bytes.
 
 So what is large and hostile is refused before a decoder makes an object of each of its parts; a decoder that
-is asked for one field walks through all others.
+is asked for one field walks through all others. And what has large bytes in it is put together without a copy
+of them.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+#: Bytes above which a value is not copied at once.
+LARGE = 256 * 1024
 
 #: The first bytes of a map, an array, a text and bytes that tell their size in 1, 2 or 4 further bytes.
 _MAPS = {0xDE: 2, 0xDF: 4}
@@ -21,13 +28,23 @@ _FIXED = {
 _CONTAINERS = bytes((*range(0x80, 0xA0), *_MAPS, *_ARRAYS))
 
 
+class LargeBytes(NamedTuple):
+    """Where in a message there are large bytes: what comes before them, they themselves, and what follows."""
+
+    head: int
+    begin: int
+    end: int
+
+
 class Reader:
     """Reads one value after the other. Raises ValueError where there is another one, or the end."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self._data = data
         #: Of the next value.
         self.position = 0
+        #: The large bytes that were skipped.
+        self.large: list[LargeBytes] = []
 
     def size_of_map(self) -> int:
         """How many keys a map has, which follow with their values."""
@@ -38,11 +55,11 @@ class Reader:
         """A text."""
         first = self._first()
         size = first & 0x1F if first & 0xE0 == 0xA0 else self._size(_TEXTS, first)
-        return self._take(size).decode()
+        return str(self._take(size), "utf-8")
 
     def skip_bytes(self) -> None:
         """Skip bytes."""
-        self._pass(self._size(_BYTES, self._first()))
+        self._pass_bytes(self._first())
 
     def size_of_array(self) -> int:
         """How many elements an array has, which follow."""
@@ -74,11 +91,19 @@ class Reader:
         elif first in _TEXTS:
             self._pass(self._size(_TEXTS, first))
         elif first in _BYTES:
-            self._pass(self._size(_BYTES, first))
+            self._pass_bytes(first)
         elif first in _EXTENSIONS:
             self._pass(1 + self._size(_EXTENSIONS, first))
         else:
             self._pass(_FIXED.get(first, 0))
+
+    def _pass_bytes(self, first: int) -> None:
+        head = self.position - 1
+        size = self._size(_BYTES, first)
+        begin = self.position
+        self._pass(size)
+        if size > LARGE:
+            self.large.append(LargeBytes(head, begin, self.position))
 
     def _pass(self, size: int) -> None:
         if self.position + size > len(self._data):
@@ -93,12 +118,18 @@ class Reader:
             raise ValueError(f"the message has another value at byte {self.position - 1}")
         return int.from_bytes(self._take(sizes[first]), "big")
 
-    def _take(self, size: int) -> bytes:
+    def _take(self, size: int) -> bytes | memoryview:
         end = self.position + size
         if end > len(self._data):
             raise ValueError("the message is cut off")
         part, self.position = self._data[self.position : end], end
         return part
+
+
+def before_bytes(size: int) -> bytes:
+    """What comes before so many bytes."""
+    first, width = next((first, width) for first, width in _BYTES.items() if size < 1 << 8 * width)
+    return bytes((first,)) + size.to_bytes(width, "big")
 
 
 def containers_at_most(data: bytes) -> int:

@@ -23,11 +23,12 @@ from schedulemesh.protocol.frames import (
     MAX_OPEN,
     MAX_REQUEST,
     Answered,
-    Ask,
+    AnyAsk,
     FrameError,
     FrameReader,
     Greeting,
     OverRay,
+    Packed,
     Withdraw,
     frame,
     from_client,
@@ -37,7 +38,7 @@ from schedulemesh.protocol.local_sockets import ListeningSocket, SocketAddress, 
 logger = logging.getLogger(__name__)
 
 #: Answers a request: an encoded answer, with the Ray handles that belong to it as bytes, if any do.
-Answer = Callable[[Ask], Awaitable[Union[bytes, tuple[bytes, Sequence[Union[bytes, None]]]]]]
+Answer = Callable[[AnyAsk], Awaitable[Union[bytes, tuple[bytes, Sequence[Union[bytes, None]]]]]]
 
 #: Bytes of the answers of a connection that are not counted among those of all.
 _LARGE = 256 * 1024
@@ -311,7 +312,7 @@ class _Connection(asyncio.Protocol):
             )
         self._transport.resume_reading()
 
-    def _take_message(self, packed: bytes) -> None:
+    def _take_message(self, packed: Packed) -> None:
         self._partial_since = None
         message = from_client(packed)
         if isinstance(message, Withdraw):
@@ -327,7 +328,7 @@ class _Connection(asyncio.Protocol):
         # Not at the end of the coroutine: what is withdrawn at once never begins.
         task.add_done_callback(functools.partial(self._note_end, message.number))
 
-    async def _answer(self, ask: Ask) -> None:
+    async def _answer(self, ask: AnyAsk) -> None:
         """Answer a request."""
         message = await self._answered(ask)
         # The client may use the number again as soon as it has the answer.
@@ -344,7 +345,7 @@ class _Connection(asyncio.Protocol):
             self._server.note_use(self)
             self._take()
 
-    async def _answered(self, ask: Ask) -> Answered | OverRay:
+    async def _answered(self, ask: AnyAsk) -> Answered | OverRay:
         """The answer, where it can be given here. Ray also says why a request fails."""
         try:
             answer = await self._server.answer(ask)

@@ -40,11 +40,11 @@ from schedulemesh.protocol.answers import (
     encode_answer,
 )
 from schedulemesh.protocol.callers import RequestSource, TokenCaller
-from schedulemesh.protocol.frames import Ask
+from schedulemesh.protocol.frames import AnyAsk
 from schedulemesh.protocol.local_sockets import socket_name, user_of
 from schedulemesh.protocol.long_answers import with_encoded_rows
 from schedulemesh.protocol.processor_time import ProcessorTime
-from schedulemesh.protocol.requests import decode_request
+from schedulemesh.protocol.requests import Encoded, decode_request
 from schedulemesh.runtime.agents.command_queue import POLL_S
 from schedulemesh.runtime.agents.gangs import every_process
 from schedulemesh.runtime.agents.job_cleanup import jobs_folder
@@ -175,7 +175,7 @@ class SupervisorService:
             raise SchedulerUnavailableError(message) from error
 
     async def ask(
-        self, data: bytes, refs: Refs = NO_REFS, credential: bytes = b""
+        self, data: Encoded, refs: Refs = NO_REFS, credential: bytes = b""
     ) -> bytes | tuple[bytes, list[Handle]]:
         """Answer an encoded request, whose object references come beside it: an encoded answer, with the
         handles that belong to it beside it, if any do. ``credential``: a packed Credential, or the key of
@@ -184,7 +184,7 @@ class SupervisorService:
         return await self._ask_from(None, data, refs, credential)
 
     async def _ask_from(
-        self, source: RequestSource | None, data: bytes, refs: Refs, credential: bytes
+        self, source: RequestSource | None, data: Encoded, refs: Refs, credential: bytes
     ) -> bytes | tuple[bytes, list[Handle]]:
         """As ``ask``. ``source``: where it comes from; None: as the client says."""
         requests = self._requests or await self.ready()
@@ -195,7 +195,7 @@ class SupervisorService:
         return await self._decode_and_answer(data, refs, caller, source)
 
     async def ask_as(
-        self, caller: bytes, data: bytes, key: bytes = b""
+        self, caller: bytes, data: Encoded, key: bytes = b""
     ) -> bytes | tuple[bytes, list[Handle]]:
         """As ``ask``, for the process that serves the HTTP API: on behalf of a packed TokenCaller."""
         requests = self._requests or await self.ready()
@@ -203,7 +203,7 @@ class SupervisorService:
         holder = unpack(caller, TokenCaller)
         return await self._decode_and_answer(data, NO_REFS, holder, holder.source)
 
-    async def _ask_here(self, ask: Ask) -> bytes | tuple[bytes, list[bytes | None]]:
+    async def _ask_here(self, ask: AnyAsk) -> bytes | tuple[bytes, list[bytes | None]]:
         """As ``ask`` and ``ask_as``, for a process on this machine that asks over the socket, where handles
         are bytes.
         """
@@ -229,7 +229,7 @@ class SupervisorService:
         return msgspec.structs.replace(source, user=self._user, user_verified=True)
 
     async def _decode_and_answer(
-        self, data: bytes, refs: Refs, caller: TokenCaller | None, source: RequestSource
+        self, data: Encoded, refs: Refs, caller: TokenCaller | None, source: RequestSource
     ) -> bytes | tuple[bytes, list[Handle]]:
         """The encoded answer to an encoded request, with the Ray handles that belong to it, if any."""
         try:
@@ -246,12 +246,12 @@ class SupervisorService:
             return encode_answer(await with_encoded_rows(answer.answer, turns)), answer.handles
         return encode_answer(await with_encoded_rows(answer, turns))
 
-    async def _decoded(self, data: bytes) -> Call:
+    async def _decoded(self, data: Encoded) -> Call:
         """The request. Decoding a large one, and hashing what is stored of it, takes its time, during which
         others are served; one at a time, because each that is decoded takes the interpreter's lock from them.
         Raises InvalidRequestError.
         """
-        if type(data) is not bytes or len(data) <= _LARGE:
+        if type(data) not in (bytes, memoryview) or len(data) <= _LARGE:
             return decode_request(data)
         async with self._large_requests:
             return await in_thread(functools.partial(decode_request, data))

@@ -40,7 +40,9 @@ from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import AnyAnswer, Details
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
+from schedulemesh.protocol.large_bytes import joined
 from schedulemesh.protocol.long_answers import with_encoded_lists
+from schedulemesh.protocol.msgpack_head import LARGE
 from schedulemesh.protocol.requests import MAX_VALUES, check_values, decode_request
 from schedulemesh.server import bodies
 from schedulemesh.server.answers import plain, rows_of
@@ -272,7 +274,7 @@ class _Calls:
         """Any request in its packed form, answered in packed form."""
         if request.headers.get("content-type") != MSGPACK:
             raise Problem(415, "media_type_not_supported", f"this call takes {MSGPACK}")
-        data = await request.body()
+        data = await _body_of(request)
         decoded = await self._checked(data, partial(decode_request, data))
         kind = type(decoded)
         if not kind.changes_state:
@@ -521,7 +523,7 @@ class _Calls:
         async def answer(request: Request) -> Response:
             caller: TokenCaller = request.state.caller
             secret = new_secret()
-            data = await request.body()
+            data = await _body_of(request)
             is_packed = _is_packed(request, change)
             try:
                 _check_no_parameters(request)
@@ -577,6 +579,14 @@ class _Calls:
             request_id=_request_id(request, hash_of(secret) if change.reveals else body),
         )
         return _with_id(change.request(received), received.request_id)
+
+
+async def _body_of(request: Request) -> bytes:
+    """The body of a request; a large one is put together while others are served."""
+    parts = [part async for part in request.stream()]
+    if sum(map(len, parts)) <= LARGE:
+        return b"".join(parts)
+    return await asyncio.to_thread(joined, parts)
 
 
 def _packed_response(encoded: bytes) -> Response:

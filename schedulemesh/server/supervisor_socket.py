@@ -1,9 +1,13 @@
-"""Requests of this process over the supervisor's socket, many at a time on one connection."""
+"""Requests of this process over the supervisor's socket, many at a time on one connection, and large ones in
+slices on another one, so that nobody waits until one of them is sent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
 from schedulemesh.protocol.frames import (
@@ -14,12 +18,16 @@ from schedulemesh.protocol.frames import (
     Ask,
     FrameError,
     FrameReader,
+    Packed,
     Withdraw,
     frame,
+    frame_in_parts,
     from_supervisor,
     greeting,
 )
+from schedulemesh.protocol.large_bytes import sliced
 from schedulemesh.protocol.local_sockets import SocketAddress, connect
+from schedulemesh.protocol.msgpack_head import LARGE
 
 #: Seconds that a supervisor may take to greet, and after which it is tried again where nobody did.
 GREETING_S, AGAIN_S = 2.0, 0.5
@@ -29,6 +37,8 @@ _MOST_UNTAKEN = 4 * 1024 * 1024
 #: Requests that are answered later, above which further ones are asked over Ray: they would take the place
 #: of those that are answered at once.
 _MOST_WAITING = MAX_OPEN // 2
+#: Large requests that wait to be sent, above which further ones are asked over Ray.
+_MOST_LARGE = 4
 #: Bytes of a message beside what it has as bytes.
 _AROUND = 64
 
@@ -38,56 +48,71 @@ class SupervisorSocket:
 
     def __init__(self, address: SocketAddress | None = None) -> None:
         self.address = address
-        self._connection: _Connection | None = None
-        #: When the next connection may be tried, by the clock of the event loop.
-        self._again_at = float("-inf")
+        self._way, self._way_of_large = _Way(_Connection), _Way(_LargeConnection)
 
     async def ask(
         self,
-        data: bytes,
+        request: Sequence[bytes],
         credential: bytes,
         caller: bytes,
         within_s: float,
         *,
         waits: bool = False,
     ) -> bytes | None:
-        """The encoded answer to an encoded request; None: it is to be asked over Ray, where a request that
-        may have been carried out here is recognised by its id. ``caller``: see ``Ask``; ``waits``: see
-        ``Call``. Raises TimeoutError where there is no answer ``within_s`` seconds.
+        """The encoded answer to a request that is encoded in parts; None: it is to be asked over Ray, where a
+        request that may have been carried out here is recognised by its id. ``caller``: see ``Ask``;
+        ``waits``: see ``Call``. Raises TimeoutError where there is no answer ``within_s`` seconds.
         """
-        if len(data) + len(credential) + len(caller) + _AROUND > MAX_REQUEST:
+        size = sum(map(len, request))
+        if size + len(credential) + len(caller) + _AROUND > MAX_REQUEST:
             return None
-        connection = await self._connected()
+        way = self._way if size <= LARGE else self._way_of_large
+        connection = await way.connection_to(self.address)
         if connection is None or not connection.has_room_for(waits=waits):
             return None
-        return await connection.ask(data, credential, caller, within_s, waits=waits)
+        return await connection.ask(request, credential, caller, within_s, waits=waits)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._way.close()
+        self._way_of_large.close()
+
+
+class _Way:
+    """A connection that is made when it is needed, and made again where it has ended."""
+
+    def __init__(self, kind: type[_Connection]) -> None:
+        self._kind = kind
+        self._connection: _Connection | None = None
+        #: When the next connection may be tried, by the clock of the event loop.
+        self._again_at = float("-inf")
+
+    async def connection_to(self, address: SocketAddress | None) -> _Connection | None:
+        """The connection; while one is being made, and for a moment after that failed, there is none."""
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        now = asyncio.get_running_loop().time()
+        if address is None or now < self._again_at:
+            return None
+        self._again_at = now + GREETING_S
+        self._connection = await _connection_to(address, self._kind)
+        self._again_at = asyncio.get_running_loop().time() + AGAIN_S
+        return self._connection
 
     def close(self) -> None:
         """End the connection."""
         if self._connection is not None:
             self._connection.close()
 
-    async def _connected(self) -> _Connection | None:
-        """The connection; while one is being made, and for a moment after that failed, there is none."""
-        if self._connection is not None and self._connection.is_open:
-            return self._connection
-        now = asyncio.get_running_loop().time()
-        if self.address is None or now < self._again_at:
-            return None
-        self._again_at = now + GREETING_S
-        self._connection = await _connection_to(self.address)
-        self._again_at = asyncio.get_running_loop().time() + AGAIN_S
-        return self._connection
 
-
-async def _connection_to(address: SocketAddress) -> _Connection | None:
+async def _connection_to(address: SocketAddress, kind: type[_Connection]) -> _Connection | None:
     """A connection whose supervisor has greeted; None: that of the address does not answer there."""
     loop = asyncio.get_running_loop()
     try:
         # It does not wait: where too many wait to be accepted, it is refused.
         connected = connect(address, GREETING_S)
         _, connection = await loop.create_connection(
-            lambda: _Connection(address.scheduler), sock=connected
+            lambda: kind(address.scheduler), sock=connected
         )
     except OSError:
         return None
@@ -160,7 +185,13 @@ class _Connection(asyncio.Protocol):
         return self._takes and len(self._open) < MAX_OPEN - 1
 
     async def ask(
-        self, data: bytes, credential: bytes, caller: bytes, within_s: float, *, waits: bool
+        self,
+        request: Sequence[bytes],
+        credential: bytes,
+        caller: bytes,
+        within_s: float,
+        *,
+        waits: bool,
     ) -> bytes | None:
         """See SupervisorSocket."""
         number, loop = next(self._numbers), asyncio.get_running_loop()
@@ -169,20 +200,31 @@ class _Connection(asyncio.Protocol):
         # Cheaper than a task of its own, which asyncio.wait_for makes.
         limit = loop.call_later(within_s, _time_out, answered)
         self._waiting += waits
-        self._transport.write(frame(Ask(number, data, credential, caller, handles=False)))
+        self._send(number, request, credential, caller)
         try:
             return await answered
         finally:
             limit.cancel()
             self._waiting -= waits
             if self._open.pop(number, None) is not None and self.is_open:
-                self._transport.write(frame(Withdraw(number)))
+                self._withdraw(number)
 
     def close(self) -> None:
         """End it."""
         self._transport.close()
 
-    def _take(self, packed: bytes) -> None:
+    def _send(
+        self, number: int, request: Sequence[bytes], credential: bytes, caller: bytes
+    ) -> None:
+        """Send a request."""
+        ask = Ask(number, b"".join(request), credential, caller, handles=False)
+        self._transport.write(frame(ask))
+
+    def _withdraw(self, number: int) -> None:
+        """Nobody waits for the answer to a request any more."""
+        self._transport.write(frame(Withdraw(number)))
+
+    def _take(self, packed: Packed) -> None:
         """Raises FrameError."""
         if not self.greeted.done():
             greeting(packed).check(self._scheduler)
@@ -192,6 +234,73 @@ class _Connection(asyncio.Protocol):
         answered = self._open.pop(message.number, None)
         if answered is not None and not answered.done():
             answered.set_result(message.data if isinstance(message, Answered) else None)
+
+
+class _LargeConnection(_Connection):
+    """One for large requests, which are sent one after the other, slice by slice."""
+
+    def __init__(self, scheduler: str) -> None:
+        super().__init__(scheduler)
+        #: The frames of which nothing is sent yet, with the numbers of their requests.
+        self._frames: deque[tuple[int, Sequence[bytes]]] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        #: Set while the supervisor has taken all that was sent to it, or nothing more can be.
+        self._taken = asyncio.Event()
+        self._taken.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See _Connection."""
+        super().connection_made(transport)
+        self._transport.set_write_buffer_limits(high=0)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See _Connection."""
+        super().connection_lost(error)
+        self._taken.set()
+
+    def pause_writing(self) -> None:
+        """Not all of what was sent is taken yet."""
+        self._taken.clear()
+
+    def resume_writing(self) -> None:
+        """All that was sent is taken."""
+        self._taken.set()
+
+    def has_room_for(self, *, waits: bool) -> bool:
+        """See _Connection."""
+        return super().has_room_for(waits=waits) and len(self._frames) < _MOST_LARGE
+
+    def _send(
+        self, number: int, request: Sequence[bytes], credential: bytes, caller: bytes
+    ) -> None:
+        """See _Connection."""
+        ask = Ask(number, b"", credential, caller, handles=False)
+        self._add(number, frame_in_parts(ask, request))
+
+    def _withdraw(self, number: int) -> None:
+        """See _Connection. What is sent in part is sent to its end: the next frame begins after that."""
+        unsent = next((entry for entry in self._frames if entry[0] == number), None)
+        if unsent is None:
+            self._add(number, (frame(Withdraw(number)),))
+        else:
+            self._frames.remove(unsent)
+
+    def _add(self, number: int, parts: Sequence[bytes]) -> None:
+        """Have a frame sent after those that are there."""
+        self._frames.append((number, parts))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write())
+
+    async def _write(self) -> None:
+        """Send all frames; others are served between two slices."""
+        while self._frames:
+            _, parts = self._frames.popleft()
+            for part in sliced(parts):
+                await self._taken.wait()
+                if not self.is_open:
+                    return
+                self._transport.write(part)
+                await asyncio.sleep(0)
 
 
 def _time_out(answered: asyncio.Future[bytes | None]) -> None:

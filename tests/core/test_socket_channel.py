@@ -24,6 +24,7 @@ from schedulemesh.protocol.frames import (
     frame,
     from_client,
 )
+from schedulemesh.protocol.large_bytes import SLICE
 from schedulemesh.protocol.local_sockets import ListeningSocket, SocketAddress
 from schedulemesh.server import supervisor_socket
 from schedulemesh.server.supervisor_socket import SupervisorSocket
@@ -315,7 +316,7 @@ def test_a_channel_that_is_sent_to_another_process_makes_a_connection_of_its_own
 
 
 def ask(way, data, within_s=20.0, **how):
-    return way.ask(data, b"", b"", within_s, **how)
+    return way.ask((data,), b"", b"", within_s, **how)
 
 
 def asked(story, address):
@@ -369,13 +370,110 @@ def test_requests_that_wait_leave_the_socket_to_those_that_are_answered_at_once(
     asked(story, scripted(echo).address)
 
 
-def test_beside_a_large_request_others_use_the_socket_too(scripted):
+async def until(condition):
+    """Return when it holds: nobody sets an event."""
+    while not condition():  # noqa: ASYNC110  # see above
+        await asyncio.sleep(0)  # a round of the event loop
+
+
+async def opened(way):
+    """Return when a request is open on a way."""
+    await until(lambda: way._connection is not None and way._connection._open)
+
+
+def test_a_large_request_is_sent_in_slices_beside_others(scripted):
+    server, large, sizes = scripted(echo), b"x" * 3_000_000, []
+
+    async def story(way):
+        assert await ask(way, large) == large
+        assert await ask(way, b"small") == b"small"
+        transport = way._way_of_large._connection._transport
+        write = transport.write
+        transport.write = lambda part: (sizes.append(len(part)), write(part))
+        parts = (b"before", large, b"after")
+        in_parts = way.ask(parts, b"key", b"caller", 20.0)
+        answers = await asyncio.gather(in_parts, *(ask(way, b"small") for _ in range(3)))
+        assert answers == [b"".join(parts), b"small", b"small", b"small"]
+
+    asked(story, server.address)
+    assert server.accepted == 2
+    assert max(sizes) <= SLICE
+    assert len(large) < sum(sizes) < len(large) + 100
+
+
+def test_between_two_slices_others_are_served(scripted):
+    async def story(way):
+        sending = asyncio.ensure_future(ask(way, b"x" * 8_000_000))
+        await opened(way._way_of_large)
+        connection, count = way._way_of_large._connection, 0
+        while not connection._writing.done():
+            count += 1
+            await asyncio.sleep(0)  # a round of the event loop
+        assert count >= 8_000_000 / SLICE
+        await sending
+
+    asked(story, scripted(echo).address)
+
+
+def stuck(connected):
+    """Read nothing until the other side has gone."""
+    connected.sendall(GREETING)
+    ended.wait(20)
+
+
+ended = threading.Event()
+
+
+@pytest.fixture
+def has_ended():
+    ended.clear()
+    yield ended
+    ended.set()
+
+
+def test_a_large_request_that_is_not_taken_holds_nobody_up(scripted, has_ended, monkeypatch):
+    monkeypatch.setattr(supervisor_socket, "_MOST_LARGE", 2)
+    large = b"x" * 3_000_000
+
+    async def story(way):
+        assert await ask(way, b"first") == b"first"
+        late = [asyncio.ensure_future(ask(way, large, 0.5)) for _ in range(2)]
+        await opened(way._way_of_large)
+        connection = way._way_of_large._connection
+        late += [asyncio.ensure_future(ask(way, large, 0.5)) for _ in range(2)]
+        answers = await asyncio.gather(*(ask(way, b"small") for _ in range(10)))
+        assert answers == [b"small"] * 10
+        # A second one is not asked while the connection is made; one is sent in part, and two wait.
+        assert await late[1] is None
+        assert len(connection._frames) == 2
+        assert await ask(way, large) is None, "there is no room for it"
+        for each in (late[0], *late[2:]):
+            with pytest.raises(TimeoutError):
+                await each
+        # Those of which nothing was sent are sent no more.
+        assert [number for number, _ in connection._frames] == [0]
+        has_ended.set()
+        await until(lambda: connection._writing.done() and not connection.is_open)
+
+    asked(story, scripted(echo, stuck).address)
+
+
+def test_a_large_request_whose_connection_is_lost_is_asked_over_ray(scripted):
+    server = scripted(echo, close_at_once, echo)
+
     async def story(way):
         await ask(way, b"first")
-        large = b"x" * 1_000_000
-        return await asyncio.gather(ask(way, large), *(ask(way, b"small") for _ in range(3)))
+        assert await ask(way, b"x" * 3_000_000) is None
+        answers = [await ask(way, b"y" * 3_000_000) for _ in range(3)]
+        assert [len(answer) for answer in answers[1:]] == [3_000_000] * 2
 
-    assert [len(data) for data in asked(story, scripted(echo).address)] == [1_000_000, 5, 5, 5]
+    asked(story, server.address)
+    assert server.accepted == 3
+
+
+def close_at_once(connected):
+    connected.sendall(GREETING)
+    connected.recv(100_000)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +497,8 @@ def test_requests_whose_connection_is_lost_are_asked_over_ray_and_the_next_on_an
     asked(story, server.address)
 
 
-def test_a_caller_that_goes_away_withdraws_its_request(scripted):
+@pytest.mark.parametrize("size", [4, 3_000_000])
+def test_a_caller_that_goes_away_withdraws_its_request(scripted, size):
     withdrawn = threading.Event()
 
     def waits(connected):
@@ -410,9 +509,9 @@ def test_a_caller_that_goes_away_withdraws_its_request(scripted):
             withdrawn.set()
 
     async def story(way):
-        asking = asyncio.ensure_future(ask(way, b"data"))
-        while way._connection is None or not way._connection._open:  # noqa: ASYNC110
-            await asyncio.sleep(0)  # a round of the event loop
+        asking = asyncio.ensure_future(ask(way, bytes(size)))
+        await opened(way._way if size == 4 else way._way_of_large)
+        await asyncio.sleep(0)  # what is large is begun to be sent in the next round
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert await asyncio.to_thread(withdrawn.wait, 20)

@@ -15,7 +15,7 @@ from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import read_answer
 from schedulemesh.protocol.local_sockets import SocketAddress
-from schedulemesh.protocol.requests import encode_request
+from schedulemesh.protocol.requests import encode_in_parts
 from schedulemesh.server.serving import HttpServer
 from schedulemesh.server.supervisor_socket import SupervisorSocket
 from tests.server.local import LocalGateway
@@ -37,10 +37,10 @@ class SocketGateway:
 
     async def ask_packed(self, request: Any, caller: Any = None) -> bytes:
         packed = b"" if caller is None else pack(caller)
-        data = encode_request(request)
+        parts = encode_in_parts(request)
         for way in self._ways:
             if (
-                answer := await way.ask(data, b"", packed, ANSWER_S, waits=request.waits)
+                answer := await way.ask(parts, b"", packed, ANSWER_S, waits=request.waits)
             ) is not None:
                 return answer
         raise SchedulerUnavailableError("the supervisor does not answer over its socket")

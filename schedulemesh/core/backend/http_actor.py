@@ -127,16 +127,16 @@ class RaySupervisorClient:
 
     async def ask_packed(self, request: Call, caller: TokenCaller | None = None) -> bytes:
         """See SupervisorClient."""
-        from schedulemesh.protocol.requests import encode_request
+        from schedulemesh.protocol.requests import encode_in_parts
 
-        data, packed = encode_request(request), b"" if caller is None else pack(caller)
+        parts, packed = encode_in_parts(request), b"" if caller is None else pack(caller)
         try:
             answered = await self._socket.ask(
-                data, self._key, packed, _ANSWER_S, waits=request.waits
+                parts, self._key, packed, _ANSWER_S, waits=request.waits
             )
             if answered is not None:
                 return answered
-            return await asyncio.wait_for(self._over_ray(data, packed), _ANSWER_S)
+            return await asyncio.wait_for(self._over_ray(b"".join(parts), packed), _ANSWER_S)
         except (asyncio.TimeoutError, TimeoutError) as error:
             raise SchedulerUnavailableError(
                 f"scheduler {self._name!r} has not answered within {_ANSWER_S:g} s; the request may still "
