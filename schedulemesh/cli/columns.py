@@ -106,6 +106,7 @@ REASON = Column(
     key="",
     show=waits_because,
     least=25,
+    amounts=True,
     parts=("reason", "short", "preemptions"),
 )
 

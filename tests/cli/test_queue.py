@@ -133,6 +133,30 @@ def test_the_table_fits_80_columns(monkeypatch, capsys):
         assert part in text, text
 
 
+def test_no_amount_that_is_short_is_broken_however_narrow_the_table_is(monkeypatch, capsys):
+    row = {
+        "pool_name": "training",
+        "task_id": "pretrain",
+        "owner": "ada",
+        "priority": 5.0,
+        "position": 1,
+        "resources": {"cpu": 16.0, "memory": 65_536.0, "gpu": 8.0},
+        "reason": "insufficient_quota",
+        "short": {"cpu": 2.0, "gpu": 4.0},
+        "waiting_time": 3_600.0,
+        "preemptions": 1,
+        "cannot_start": "",
+    }
+    rows = [row, {**row, "short": {"cpu": 2.0}, "preemptions": 0}]
+    broken = []
+    for width in range(50, 140):
+        monkeypatch.setenv("COLUMNS", str(width))
+        emit(queue_listing(rows), Output())
+        lines = capsys.readouterr().out.splitlines()
+        broken += [(width, line) for line in lines if line.endswith(("cpu", "gpu"))]
+    assert broken == []
+
+
 def test_a_wide_table_shows_how_long_tasks_run(scheduler, run):
     scheduler.pool(cpu=1)
     for number in range(3):
