@@ -18,6 +18,7 @@ from schedulemesh.protocol.frames import (
     Ask,
     FrameError,
     FrameReader,
+    Packed,
     frame,
     from_supervisor,
     greeting,
@@ -139,7 +140,7 @@ class _Connection:
             raise ConnectionError("the connection has ended")
         return self._socket
 
-    def _next_message(self, look: Callable[[], None] | None) -> bytes:
+    def _next_message(self, look: Callable[[], None] | None) -> Packed:
         while (message := self._reader.next()) is None:
             try:
                 data = self._connected.recv(_CHUNK)

@@ -9,7 +9,7 @@ from typing import Union
 
 import msgspec
 
-from schedulemesh.protocol.frames import FrameError, Message
+from schedulemesh.protocol.frames import FrameError, Message, Packed
 from schedulemesh.protocol.local_sockets import SocketAddress
 
 #: Bytes of output in one message; and of a whole message.
@@ -71,7 +71,7 @@ _to_runner = msgspec.msgpack.Decoder[ToRunner](ToRunner)
 _from_runner = msgspec.msgpack.Decoder[FromRunner](FromRunner)
 
 
-def to_runner(packed: bytes) -> ToRunner:
+def to_runner(packed: Packed) -> ToRunner:
     """A message to the process with the command. Raises FrameError."""
     try:
         message: ToRunner = _to_runner.decode(packed)
@@ -80,7 +80,7 @@ def to_runner(packed: bytes) -> ToRunner:
     return message
 
 
-def from_runner(packed: bytes) -> FromRunner:
+def from_runner(packed: Packed) -> FromRunner:
     """A message of the process with the command. Raises FrameError."""
     try:
         message: FromRunner = _from_runner.decode(packed)

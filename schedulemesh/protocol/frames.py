@@ -135,7 +135,8 @@ def from_client(packed: Packed) -> FromClient:
     """A message of a client. Raises FrameError."""
     if len(packed) > LARGE:
         return _decoded(_large_from_client, packed)
-    return _decoded(_from_client, packed)
+    message: FromClient = _decoded(_from_client, packed)
+    return message
 
 
 def from_supervisor(packed: Packed) -> FromSupervisor:
@@ -187,7 +188,7 @@ class FrameReader:
             return None
         end = first + size
         if size > LARGE:
-            whole, self._buffer, self._begin = self._buffer, self._buffer[end:], 0
-            return memoryview(whole)[first:end]
+            arrived, self._buffer, self._begin = self._buffer, self._buffer[end:], 0
+            return memoryview(arrived)[first:end]
         self._begin = end
         return bytes(memoryview(self._buffer)[first:end])

@@ -234,11 +234,11 @@ class PatientProtocol(H11Protocol):
 
     def _refuse(self, status: int, why: str) -> None:
         body = why.encode()
-        headers = (
+        headers = [
             (b"content-type", b"text/plain; charset=utf-8"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
-        )
+        ]
         head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))

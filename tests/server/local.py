@@ -71,9 +71,9 @@ class LocalGateway:
 class Api:
     """A server on a port of its own, and a client that has its token."""
 
-    def __init__(self, mesh, folder, **settings):
+    def __init__(self, mesh, folder, gateway=None, **settings):
         self.mesh, self.folder = mesh, str(folder)
-        self.gateway = LocalGateway(mesh)
+        self.gateway = gateway or LocalGateway(mesh)
         self.settings = HttpSettings(port=0, folder=self.folder, **settings)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
