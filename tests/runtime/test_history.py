@@ -144,6 +144,35 @@ def test_use_is_summed_up_by_pool_owner_and_label(begin):
     assert {row["label"] for row in of_team} == {"team=a", "team=b"}
 
 
+def test_use_by_label_leaves_nothing_out_that_use_by_pool_counts(begin):
+    mesh = begin()
+    make_pool(mesh, cpu=3)
+    run_task(mesh, "t", labels={"team": "a", "model": "x"}, ends=False)
+    run_task(mesh, "u", labels={"model": "x"}, ends=False)
+    run_task(mesh, "v", ends=False)
+    # Without labels of their own, one that waits counts as one that ran: for its pool.
+    for name, labels in (("w", {}), ("x", {"team": "a"})):
+        task = TaskSpec(task_id=name, pool_name="p", owner="ann", labels=labels)
+        agent = AgentSpec(
+            name=name, pool_name="p", resources=parse_resources({"cpu": 1}), class_key="class"
+        )
+        step(mesh, s.TaskSubmitted(agent=agent, task=task, queue=True, client="host:1"))
+    for name in ("w", "x"):
+        step(mesh, s.TaskCancellationRequested(task_id=name))
+    now = mesh.running.reactor.now()
+
+    def used(**query):
+        rows = ask(mesh, QueryUsage(since=now, **query))["usage"]
+        return {row[query["by"]]: (row["started"], row["cancelled"]) for row in rows}
+
+    assert used(by="pool") == {"p": (3, 2)}
+    # A task with two labels counts for each of them.
+    assert used(by="label") == {"team=a": (1, 1), "model=x": (2, 0), "pool=p": (1, 1)}
+    assert used(by="label", label="team") == {"team=a": (1, 1), "": (2, 1)}
+    assert used(by="label", label="model") == {"model=x": (2, 0), "": (1, 2)}
+    assert used(by="label", label="other") == {"": (3, 2)}
+
+
 def test_events_are_followed_by_their_cursor(begin):
     mesh = begin()
     make_pool(mesh)

@@ -524,6 +524,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "summed_by": ("By", "统计维度"),
     "label": ("Label", "标签"),
     "flavor": ("Flavor", "规格"),
+    "no_label": ("without such a label", "没有该标签"),
     "label_key": ("Key of the label", "标签键"),
     "earlier": ("Earlier", "更早"),
     "later": ("Later", "更晚"),

@@ -88,7 +88,9 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """Take what these specifications say of it; the agent holds the resources."""
         if agent is not None:
             self.agent_name, self.pool_name = agent.name, agent.pool_name
-            self.labels = text_of(agent.labels)
+            # Also while it waits: an agent gets its pool as a label when it is admitted.
+            of_pool = {"pool": agent.pool_name} if agent.pool_name else {}
+            self.labels = text_of({**of_pool, **agent.labels})
             self.node_labels = text_of(agent.label_selector)
             self.charge(agent.resources)
         if task is None:

@@ -28,6 +28,7 @@ from schedulemesh.store.history.usage import (
     Sums,
     group_of,
     names_of,
+    remainder,
 )
 
 #: The most rows that one answer has.
@@ -185,13 +186,25 @@ class History:
     ) -> list[dict[str, Any]]:
         """What was used in the hours from ``since`` to ``until``, by name; most GPUs first.
 
-        Both are whole hours. ``label``: only of the labels with this key.
+        Both are whole hours. ``label``: only of the labels with this key. What has no label, or none with the
+        key, is under the empty name, so that nothing is missing in the sum.
         """
+        by_name = self._sums(by, since, until, label)
+        if label is not None:
+            every = self._sums(Dimension.POOL, since, until, None)
+            if (rest := remainder(every.values(), by_name.values())) is not None:
+                by_name[""] = rest
+        rows = [{str(by.name).lower(): name} | _public(sums) for name, sums in by_name.items()]
+        return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"]))
+
+    def _sums(
+        self, by: Dimension, since: float, until: float, label: str | None
+    ) -> dict[str, Sums]:
+        """What was used, what is being used and what waits, by name."""
         by_name = self._ended_usage(by, since, until, label)
         self._add_open(by_name, by, since, min(until, self._now), label)
         self._add_waiting(by_name, by, since, min(until, self._now), label)
-        rows = [{str(by.name).lower(): name} | _public(sums) for name, sums in by_name.items()]
-        return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"]))
+        return by_name
 
     def _ended_usage(
         self, by: Dimension, since: float, until: float, label: str | None

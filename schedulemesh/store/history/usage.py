@@ -7,7 +7,7 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,8 @@ from schedulemesh.domain.resources import UNIT
 from schedulemesh.store.history.attempts import Attempt
 
 HOUR_S = 3600.0
+#: Seconds that are nothing.
+_LEAST_S = 0.001
 
 
 class Dimension(IntEnum):
@@ -72,9 +74,24 @@ class Sums(msgspec.Struct, kw_only=True, gc=False):
             self.lost_gpu_s += attempt.lost_s * attempt.gpu / UNIT
 
 
+NAMES = Sums.__struct_fields__
+
+
+def remainder(total: Iterable[Sums], parts: Iterable[Sums]) -> Sums | None:
+    """What is in the total and in none of its parts; None: nothing is."""
+    rest = Sums()
+    for sums, sign in (*((one, 1) for one in total), *((one, -1) for one in parts)):
+        for name in NAMES:
+            setattr(rest, name, getattr(rest, name) + sign * getattr(sums, name))
+    for name in NAMES:
+        # Differences of sums of seconds are exact to much less than this.
+        if getattr(rest, name) < _LEAST_S:
+            setattr(rest, name, getattr(Sums(), name))
+    return None if rest == Sums() else rest
+
+
 #: (dimension, hour, name).
 Key = tuple[int, int, str]
-NAMES = Sums.__struct_fields__
 
 
 class Booking:
@@ -131,13 +148,15 @@ def group_of(attempt: Attempt) -> tuple[str, str, str, str]:
 def names_of(
     pool_name: str, owner: str, labels: str, flavor: str = ""
 ) -> tuple[tuple[int, str], ...]:
-    """What the use of an attempt is counted for: its pool, its owner, each of its labels, and the flavor in
-    which it ran.
+    """What the use of an attempt is counted for: its pool, its owner, each of its labels (where it has none,
+    the empty name), and the flavor in which it ran.
     """
     names = [(int(Dimension.POOL), pool_name), (int(Dimension.OWNER), owner)]
     if labels:
         by_key: dict[str, str] = msgspec.json.decode(labels)
         names += [(int(Dimension.LABEL), f"{key}={value}") for key, value in by_key.items()]
+    else:
+        names.append((int(Dimension.LABEL), ""))
     if flavor:
         names.append((int(Dimension.FLAVOR), flavor))
     return tuple(names)
