@@ -540,7 +540,10 @@ class Reason(Code):
     )
     OWN_QUOTA = (
         "own_quota",
-        "It runs on its own pool's quota, which its cohort and borrowers do not take by priority.",
+        (
+            "It runs at least in part on its own pool's quota, which its cohort and borrowers do not take by "
+            "priority."
+        ),
     )
     BELOW_MIN_PREEMPT_SCORE = ("below_min_preempt_score", "Its score is below `min_preempt_score`.")
     BELOW_MIN_RUNTIME = ("below_min_runtime", "It has not run for `min_runtime` seconds yet.")

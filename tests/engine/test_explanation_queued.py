@@ -16,6 +16,7 @@ from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reason_uses import QUEUE_REASONS
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.texts.codes import CODES
 from schedulemesh.domain.windows import MaintenanceWindow
 from schedulemesh.engine.explanation import queued
 from schedulemesh.engine.explanation.waiting import OF_SEARCH
@@ -346,12 +347,45 @@ def test_quota_on_loan_is_named_with_its_borrower():
     assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.QUOTA_ON_LOAN]
     assert [h.agent_name for h in found.holders] == ["urgent"]
     assert found.others[0].error == (
-        "other pools have cpu 2 of it as a loan, or it is held for them: pool 'q' cpu 2"
+        "pool 'p' has lent cpu 2 of its quota, or it is held for others: pool 'q' cpu 2"
     )
+    assert found.others[0].hint == "a loan ends with the agent that holds it"
 
 
 def in_cohort(name, cpu, **more):
     return msgspec.structs.replace(pool(name, cpu=cpu), cohort="c", **more)
+
+
+def test_quota_that_is_not_taken_back_says_why():
+    """Pool p has lent 6 of its 12; a task asks for 8 while other tasks of p hold the rest."""
+    given = Explained(in_cohort("p", 12), in_cohort("q", 6), nodes=[node("n", cpu=18)])
+    given.run("own", cpu=6)
+    given.run("borrower", "q", cpu=12)
+    given.queue("t", cpu=8)
+    found = given.explain("t")
+    (loan,) = [one for one in found.others if one.reason is Reason.QUOTA_ON_LOAN]
+    assert loan.error == (
+        "pool 'p' has lent cpu 6 of its quota, or it is held for others: pool 'q' cpu 6; it does not take "
+        "that back for this task, which would lack cpu 2 even then: what its own tasks hold is not on loan"
+    )
+    assert loan.hint == "a loan ends with the agent that holds it"
+    assert found.considered.turned_away[Reason.OWN_QUOTA] == 1
+    assert CODES["own_quota"][0] == "it runs at least in part on its own pool's quota"
+
+
+def test_quota_that_may_be_taken_back_says_so():
+    given = Explained(in_cohort("p", 12), in_cohort("q", 6), nodes=[node("n", cpu=18)])
+    given.run("own", cpu=6)
+    given.run("borrower", "q", cpu=12)
+    given.policy(protected_pools=frozenset({"q"}))
+    given.queue("t", cpu=4)
+    found = given.explain("t")
+    (loan,) = [one for one in found.others if one.reason is Reason.QUOTA_ON_LOAN]
+    assert loan.error.endswith(
+        "pool 'q' cpu 6; with that back its own quota covers this task, so borrowers are evicted for it "
+        "unless a rule spares them"
+    )
+    assert found.considered.turned_away[Reason.PROTECTED_POOL] == 1
 
 
 def test_a_cohort_without_idle_quota_is_named():

@@ -208,7 +208,10 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "the difference of priority across pools is too small",
         "跨资源池优先级差不够",
     ),
-    "own_quota": ("it runs on its own pool's quota", "用的是自己资源池的配额"),
+    "own_quota": (
+        "it runs at least in part on its own pool's quota",
+        "至少部分使用自己资源池的配额",
+    ),
     "below_min_preempt_score": ("its score is too low", "抢占得分过低"),
     "below_min_runtime": ("it has not run for long enough", "运行时间太短"),
     "preempted_too_often": ("it was evicted often enough", "已达到最多被抢占次数"),

@@ -505,6 +505,28 @@ _SHORTAGE: Mapping[str, tuple[str, str]] = {
         "what is not used is free again in {wait:.0f} s",
         "没有用掉的部分 {wait:.0f} 秒后释放",
     ),
+    "quota_on_loan": (
+        "pool {pool!r} has lent {lent} of its quota, or it is held for others: {borrowers:, }{reclaim}",
+        "资源池 {pool!r} 的配额中有 {lent} 已借出，或正为其他资源池保留：{borrowers:、}{reclaim}",
+    ),
+    "loan_reclaimed": (
+        (
+            "; with that back its own quota covers this task, so borrowers are evicted for it unless a rule "
+            "spares them"
+        ),
+        "；收回后自己的配额就够用，因此除非规则保护借用方，否则会为该任务抢占它们",
+    ),
+    "loan_not_reclaimed": (
+        (
+            "; it does not take that back for this task, which would lack {lack} even then: what its own "
+            "tasks hold is not on loan"
+        ),
+        "；不会为该任务收回这部分配额，因为收回后仍差 {lack}：其余由本资源池自己的任务占用",
+    ),
+    "loan_ends": (
+        "a loan ends with the agent that holds it",
+        "借用方的 Agent 结束，借出的配额就归还",
+    ),
     "loan_hint": (
         "a loan ends with the agent that holds it; a pool of a cohort reclaims its own",
         "借用方的 Agent 结束，借出的配额就归还；共享组中的资源池会收回自己的配额",

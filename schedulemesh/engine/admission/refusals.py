@@ -349,17 +349,20 @@ def _loans(state: MeshState, pool_name: str, short: Resources) -> list[Sentence]
 
 def lent_parts(state: MeshState, pool_name: str, short: Resources) -> list[Sentence]:
     """Part of a message: what other pools have of what is short; empty if they have nothing."""
-    ledger, parts = state.ledger, []
-    account = ledger.accounts[pool_name]
-    if lent := short.within(account.lent):
-        to = [
-            say("pool_amount", pool=other, amount=amount)
-            for other, amount in sorted(ledger.lent_by(pool_name).items())
-            if amount.helps(short)
-        ]
-        more = [say("other_pools")] if len(to) > NAMED else []
-        parts.append(say("lent_to_others", lent=lent, pools=[*to[:NAMED], *more]))
-    return parts
+    lent = short.within(state.ledger.accounts[pool_name].lent)
+    if not lent:
+        return []
+    return [say("lent_to_others", lent=lent, pools=borrowers_of(state, pool_name, short))]
+
+
+def borrowers_of(state: MeshState, pool_name: str, short: Resources) -> list[Sentence]:
+    """The pools that have something of what is short as a loan, or for which it is held, with how much."""
+    to = [
+        say("pool_amount", pool=other, amount=amount)
+        for other, amount in sorted(state.ledger.lent_by(pool_name).items())
+        if amount.helps(short)
+    ]
+    return [*to[:NAMED], say("other_pools")] if len(to) > NAMED else to
 
 
 def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[Sentence]:

@@ -18,8 +18,8 @@ from schedulemesh.engine.admission.holders import (
     holders_among,
 )
 from schedulemesh.engine.admission.refusals import (
+    borrowers_of,
     cohort_parts,
-    lent_parts,
     no_group_free,
     no_node_has_room,
 )
@@ -139,13 +139,7 @@ def _quota(
         )
     lent = short.within(account.lent - on_hold.within(account.lent))
     if lent:
-        findings.append(
-            Finding(
-                reason=Reason.QUOTA_ON_LOAN,
-                error_text=say("parts", parts=lent_parts(state, pool_name, short)),
-                hint_text=say("loan_hint"),
-            )
-        )
+        findings.append(_loans(state, pool_name, short, lent))
     if cohort := cohort_parts(state, pool_name, short):
         findings.append(
             Finding(
@@ -155,6 +149,28 @@ def _quota(
             )
         )
     return findings
+
+
+def _loans(state: MeshState, pool_name: str, short: Resources, lent: Resources) -> Finding:
+    """To whom the pool has lent what is short, and whether it gets that back for this task."""
+    account = state.ledger.accounts[pool_name]
+    if account.spec.cohort is None:
+        reclaim, hint = "", "loan_ends"
+    elif short.fits(account.lent):
+        reclaim, hint = say("loan_reclaimed"), "loan_hint"
+    else:
+        reclaim, hint = say("loan_not_reclaimed", lack=short.beyond(account.lent)), "loan_ends"
+    return Finding(
+        reason=Reason.QUOTA_ON_LOAN,
+        error_text=say(
+            "quota_on_loan",
+            pool=pool_name,
+            lent=lent,
+            borrowers=borrowers_of(state, pool_name, short),
+            reclaim=reclaim,
+        ),
+        hint_text=say(hint),
+    )
 
 
 def _on_hold(state: MeshState, request: Request) -> tuple[Resources, float]:
