@@ -739,6 +739,38 @@ def test_a_gang_that_returns_waits_for_the_end_of_its_extra_members():
     assert mesh.explain("g").state == "starting"
 
 
+@pytest.mark.parametrize(
+    ("limits", "reasons"),
+    [
+        ({"gpu": 1}, [Reason.MEMBERS_ENDING, Reason.OWNER_LIMIT]),
+        ({"running": 1}, [Reason.MEMBERS_ENDING, Reason.OWNER_LIMIT]),
+        # What its own members hold is free when it starts.
+        ({"gpu": 2}, [Reason.MEMBERS_ENDING]),
+        ({"running": 2}, [Reason.MEMBERS_ENDING]),
+    ],
+)
+def test_a_gang_whose_members_end_says_which_limit_of_its_owner_keeps_it_then(limits, reasons):
+    spec = pool("p", gpu=8)
+    mesh = Explained(spec, nodes=[node("n1", gpu=2), node("n2", gpu=2)])
+    gang = {"bundles": [{"gpu": 1}], "payload": GangPayload(replicas=3), "class_key": "c"}
+    mesh.queue("g", on_preempted="requeue", **gang)
+    mesh.make_all()
+    mesh.report("g", capabilities=("save_state",))
+    mesh.tick()
+    for name in list(mesh.starts):
+        mesh.report(name, capabilities=("save_state",))
+    for drained in (True, False):
+        for node_id in ("n1", "n2"):
+            mesh.handle(DrainRequested(node_id=node_id, drained=drained, client="me"))
+    mesh.leave("g", saved=True)
+    for group_id in list(mesh.removes):
+        mesh.remove(group_id)
+    mesh.run("other", gpu=1)
+    owner_limits = parse_owner_limits({"default": limits})
+    mesh.resize(msgspec.structs.replace(spec, owner_limits=owner_limits))
+    assert codes(mesh.explain("g")) == reasons
+
+
 def test_every_reason_of_a_queued_task_is_produced_here():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []

@@ -505,7 +505,7 @@ _SHORTAGE: Mapping[str, tuple[str, str]] = {
         "what is not used is free again in {wait:.0f} s",
         "没有用掉的部分 {wait:.0f} 秒后释放",
     ),
-    "quota_on_loan": (
+    "lent_quota": (
         "pool {pool!r} has lent {lent} of its quota, or it is held for others: {borrowers:, }{reclaim}",
         "资源池 {pool!r} 的配额中有 {lent} 已借出，或正为其他资源池保留：{borrowers:、}{reclaim}",
     ),

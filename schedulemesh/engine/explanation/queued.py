@@ -26,6 +26,7 @@ import msgspec
 
 from schedulemesh.domain.flavors import counted
 from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.arrays import array_limit
@@ -53,7 +54,7 @@ from schedulemesh.engine.admission.evictions import (
     plan_without_delay,
     unprobed,
 )
-from schedulemesh.engine.admission.needs import is_ruled_out
+from schedulemesh.engine.admission.needs import is_ruled_out, need_of, quota_need_of
 from schedulemesh.engine.admission.owner_limits import beyond_owner_limit
 from schedulemesh.engine.admission.refusals import (
     CONTESTED_HINT,
@@ -167,7 +168,24 @@ def _impossible(
         )
     never = Finding(reason=refused.reason, error_text=refused.error_text, hint_text=hint)
     findings.insert(bool(task.held), never)
+    if refused.reason is Reason.MEMBERS_ENDING and (limited := _limit_after_members(tx, task)):
+        findings.append(_limit(limited))
     return _concluded(explained, findings)
+
+
+def _limit_after_members(tx: Transaction, task: QueuedTask) -> Refused | None:
+    """The limit of its owner that would keep it also when the members of its last attempt have ended; None:
+    none would.
+    """
+    state, pool_name, submission = tx.state, task.pool_name, task.submission
+    agent, owner = submission.agent, task.spec.owner
+    names = (agent.name, *agent.process_names, *agent.extra_names)
+    ending = [state.agents[name] for name in names if name in state.agents]
+    freed = sum_of(one.spec.resources for one in ending)
+    need = counted(need_of(state, task), quota_need_of(state, task))
+    if not state.owners.is_short_after(pool_name, owner, need, freed, len(ending)):
+        return None
+    return beyond_owner_limit(state, submission, pool_name, need)
 
 
 def _best_of(tx: Transaction, examined: list[_Examined]) -> _Examined:

@@ -163,7 +163,7 @@ def _loans(state: MeshState, pool_name: str, short: Resources, lent: Resources) 
     return Finding(
         reason=Reason.QUOTA_ON_LOAN,
         error_text=say(
-            "quota_on_loan",
+            "lent_quota",
             pool=pool_name,
             lent=lent,
             borrowers=borrowers_of(state, pool_name, short),

@@ -270,6 +270,17 @@ class Owners:
         use = self.use_of(pool_name, owner)
         return _exceeded(self.limit_of(pool_name, owner), use.held, use.running, need)
 
+    def is_short_after(
+        self, pool_name: str, owner: str, need: Resources, freed: Resources, agents: int
+    ) -> bool:
+        """Whether an owner would exceed a limit with one more task that needs this, also when so many of
+        their agents have ended, which hold so much.
+        """
+        if pool_name not in self.limited:
+            return False
+        use, limit = self.use_of(pool_name, owner), self.limit_of(pool_name, owner)
+        return _exceeded(limit, use.held - freed, use.running - agents, need) is not None
+
     def exceeds(self, pool_name: str, owner: str, need: Resources) -> OwnerLimit | None:
         """The limits that one task alone would exceed if its owner held nothing; None: none."""
         if pool_name not in self.limited:
