@@ -8,7 +8,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.sentences import say
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.holders import (
     agents_of_pool,
@@ -154,12 +154,12 @@ def _quota(
 def _loans(state: MeshState, pool_name: str, short: Resources, lent: Resources) -> Finding:
     """To whom the pool has lent what is short, and whether it gets that back for this task."""
     account = state.ledger.accounts[pool_name]
-    if account.spec.cohort is None:
-        reclaim, hint = "", "loan_ends"
-    elif short.fits(account.lent):
+    reclaim: Text = ""
+    hint = "loan_ends"
+    if account.spec.cohort is not None and short.fits(account.lent):
         reclaim, hint = say("loan_reclaimed"), "loan_hint"
-    else:
-        reclaim, hint = say("loan_not_reclaimed", lack=short.beyond(account.lent)), "loan_ends"
+    elif account.spec.cohort is not None:
+        reclaim = say("loan_not_reclaimed", lack=short.beyond(account.lent))
     return Finding(
         reason=Reason.QUOTA_ON_LOAN,
         error_text=say(
