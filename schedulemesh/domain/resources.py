@@ -93,10 +93,10 @@ def amounts_text(amounts: Mapping[str, Any]) -> str:
 
 
 def _amount_text(kind: str, amount: float) -> str:
-    return f"{kind} {size_text(amount) if _is_memory(kind) else f'{amount:.12g}'}"
+    return f"{kind} {size_text(amount) if is_memory(kind) else f'{amount:.12g}'}"
 
 
-def _is_memory(kind: str) -> bool:
+def is_memory(kind: str) -> bool:
     """Whether this is memory, maybe that of a flavor."""
     return kind == "memory" or kind.startswith("memory@")
 
@@ -253,7 +253,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     def __str__(self) -> str:
         """Short and readable, such as ``cpu 2, memory 512 MB``."""
         parts = [
-            f"{kind} {size_text(amount / UNIT) if _is_memory(kind) else f'{amount / UNIT:g}'}"
+            f"{kind} {size_text(amount / UNIT) if is_memory(kind) else f'{amount / UNIT:g}'}"
             for kind, amount in self.items()
         ]
         return ", ".join(parts) or "nothing"
@@ -417,11 +417,11 @@ def _is_custom(name: str) -> bool:
 
 def _amount(kind: str, amount: object, what: str) -> int:
     """The units of an amount of one kind. Raises InvalidRequestError."""
-    is_memory = kind == "memory" or kind.startswith("memory@")
-    if is_memory:
+    of_memory = is_memory(kind)
+    if of_memory:
         amount = as_megabytes(amount, f"{what}['{kind}']")
     number = as_number(amount)
-    if is_memory and number is not None and MAX_AMOUNT < number < float("inf"):
+    if of_memory and number is not None and MAX_AMOUNT < number < float("inf"):
         raise InvalidRequestError(
             f"{what}['{kind}'] is {shown(amount)}; it must be at most {MAX_AMOUNT:g}. {_hint(number)}"
         )

@@ -8,7 +8,9 @@ import pytest
 
 from schedulemesh.api.audit import QueryAudit
 from schedulemesh.api.policies import ChangePolicy
+from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.server.answers import rows_of
 from schedulemesh.server.page import app
@@ -166,8 +168,8 @@ def test_a_pool_is_held_and_released(api, browser):
 def test_a_quota_is_changed_kind_by_kind(api, browser):
     document = browser.get("/change?do=quota&id=robotics")
     inputs = {i["name"]: i["value"] for i in document.all("input") if "quota." in i["name"]}
-    assert inputs == {"quota.gpu": "6", "quota.cpu": "64", "quota.memory": "512000"}
-    path = "/change?do=quota&id=robotics&quota.gpu=10&quota.cpu=64&quota.memory=512000"
+    assert inputs == {"quota.gpu": "6", "quota.cpu": "64", "quota.memory": "500"}
+    path = "/change?do=quota&id=robotics&quota.gpu=10&quota.cpu=64&quota.memory=500"
     answer = confirm(browser, path)
     assert answer.status_code == 200
     said = "The quota of pool robotics is now GPU 10, CPU 64, memory 500 GB"
@@ -175,6 +177,57 @@ def test_a_quota_is_changed_kind_by_kind(api, browser):
     (change,) = changes(api, call="resize_pool")
     assert change["before"]["resources"]["gpu"] == 6
     assert change["after"]["resources"]["gpu"] == 10
+    assert change["after"]["resources"]["memory"] == 512_000
+
+
+@pytest.mark.parametrize(
+    ("entered", "shown", "megabytes"),
+    [
+        ("600", "600 GB", 614_400),
+        ("600 GB", "600 GB", 614_400),
+        ("800MB", "800 MB", 800),
+        ("0.5", "512 MB", 512),
+        ("2 TB", "2048 GB", 2_097_152),
+    ],
+)
+def test_a_quota_of_memory_is_entered_and_shown_in_one_unit(
+    api, browser, entered, shown, megabytes
+):
+    path = f"/change?do=quota&id=robotics&quota.gpu=6&quota.cpu=64&quota.memory={quote(entered)}"
+    document = browser.get(path)
+    assert "memory (GB)" in document.words
+    assert "GB, or a size with its unit" in document.words
+    assert f"500 GB {shown}" in document.words
+    assert "内存以 GB 为单位" in browser.get(f"{path}&lang=zh").words
+    browser.get(f"{path}&lang=en")
+    confirm(browser, path)
+    (change,) = changes(api, call="resize_pool")
+    assert change["after"]["resources"]["memory"] == megabytes
+
+
+def test_a_memory_that_nobody_changes_stays_to_the_megabyte(api, browser):
+    amounts = {"cpu": 1, "gpu": 1, "memory": 100_001.5}
+    ask(api.mesh, EnsurePool(name="odd", resources=parse_resources(amounts)))
+    document = browser.get("/change?do=quota&id=odd")
+    (memory,) = [i["value"] for i in document.all("input") if i["name"] == "quota.memory"]
+    confirm(browser, f"/change?do=quota&id=odd&quota.gpu=1&quota.cpu=2&quota.memory={memory}")
+    (change,) = changes(api, call="resize_pool")
+    assert change["after"]["resources"] == {"cpu": 2, "gpu": 1, "memory": 100_001.5}
+
+
+@pytest.mark.parametrize("entered", ["much", "600 XB", "nan", "1e400"])
+def test_what_is_no_amount_of_memory_is_said(browser, entered):
+    document = browser.get(
+        f"/change?do=quota&id=robotics&quota.gpu=6&quota.memory={quote(entered)}"
+    )
+    assert not [form for form in document.all("form") if form.get("class") == "confirm"]
+    assert [one for one in document.all("p") if one.get("role") == "alert"]
+
+
+def test_what_is_no_amount_of_memory_is_said_in_both_languages(browser):
+    path = "/change?do=quota&id=robotics&quota.memory=much"
+    assert "memory is 'much'; allowed are GB as a number" in browser.get(path).words
+    assert "可以填 GB 数" in browser.get(f"{path}&lang=zh").words
 
 
 def test_a_refusal_says_why_and_what_helps(api, browser):

@@ -14,13 +14,20 @@ from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.api.tokens import RevokeToken
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_priority, parse_timeout
-from schedulemesh.domain.resources import Amounts, Resources, parse_resources
+from schedulemesh.domain.resources import (
+    Amounts,
+    Resources,
+    is_memory,
+    parse_resources,
+    size_of,
+)
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.domain.tokens import LOCAL, Role
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.settings_fields import policy_call, pool_call
+from schedulemesh.server.page.words import MB_OF_GB
 
 #: The most tasks that one form changes; the queue shows as many on a page.
 MAX_TARGETS = 50
@@ -204,6 +211,19 @@ def _number(text: str) -> object:
         return text
 
 
+def amount_in(kind: str, text: str) -> object:
+    """The amount that was entered of a kind of resource: memory in GB or as a size with its unit, of which
+    the MB; what is no number as it is. Raises InvalidRequestError for a text that is no memory.
+    """
+    number = _number(text)
+    if not is_memory(kind):
+        return number
+    megabytes = number * MB_OF_GB if isinstance(number, float) else size_of(text)
+    if megabytes is None:
+        raise InvalidEntryError("wrong_memory", kind=kind, value=text)
+    return megabytes
+
+
 def _cordoned(form: ActionForm, *, cordoned: bool) -> list[Requested]:
     return [
         Requested(
@@ -251,7 +271,7 @@ def _resized(form: ActionForm) -> list[Requested]:
 
 def _quota(form: ActionForm) -> Resources:
     """The quota that was entered. Raises InvalidRequestError."""
-    amounts = {kind: _number(text) for kind, text in form.entered(QUOTA).items()}
+    amounts = {kind: amount_in(kind, text) for kind, text in form.entered(QUOTA).items()}
     quota: dict[str, object] = {
         kind: amounts.pop(kind) for kind in ("cpu", "memory", "gpu") if kind in amounts
     }

@@ -18,7 +18,7 @@ from schedulemesh.domain.arrays import members_named, parse_indices
 from schedulemesh.domain.priorities import UnknownPriorityClassError
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import new_request_id
-from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.resources import is_memory, parse_resources
 from schedulemesh.domain.sentences import say
 from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError
@@ -33,6 +33,7 @@ from schedulemesh.server.page.actions import (
     Action,
     ActionForm,
     action_named,
+    amount_in,
     priority_in,
     targets_in,
 )
@@ -47,7 +48,7 @@ from schedulemesh.server.page.settings_fields import (
     policy_fields,
     pool_fields,
 )
-from schedulemesh.server.page.words import WORDS, Words, by_kind
+from schedulemesh.server.page.words import MB_OF_GB, WORDS, Words, by_kind
 from schedulemesh.server.problems import Problem, beyond_role
 
 #: The tasks of which is read when they were saved, and those for which is evaluated whom they may evict.
@@ -265,16 +266,30 @@ def _quota_inputs(pool: Row, form: ActionForm) -> list[Mapping[str, Any]]:
     """The kinds of resources of a pool's quota: how much it has, what is in use, and what was entered."""
     quota, used = by_kind(pool["resources"]), by_kind(pool["used"])
     kinds = dict.fromkeys(("gpu", "cpu", "memory", *quota))
-    return [
-        {
-            "kind": kind,
-            "name": f"{QUOTA}{kind}",
-            "now": quota.get(kind, 0.0),
-            "used": used.get(kind, 0.0),
-            "entered": form.values.get(f"{QUOTA}{kind}", "" if form.values else None),
-        }
-        for kind in kinds
-    ]
+    return [_quota_input(kind, quota.get(kind, 0.0), used.get(kind, 0.0), form) for kind in kinds]
+
+
+def _quota_input(kind: str, now: float, used: float, form: ActionForm) -> Mapping[str, Any]:
+    """The input of a kind of resource: its quota as it is entered, and as it would be; None: nothing is
+    entered.
+    """
+    name = f"{QUOTA}{kind}"
+    # With all digits, so that what nobody changes stays exactly as it is.
+    unchanged = f"{now / MB_OF_GB if is_memory(kind) else now:.12g}"
+    entered = form.values.get(name, "" if form.values else unchanged)
+    try:
+        then = amount_in(kind, entered or "0")
+    except InvalidRequestError:
+        then = entered
+    return {
+        "kind": kind,
+        "name": name,
+        "in_gb": is_memory(kind),
+        "now": now,
+        "used": used,
+        "entered": entered,
+        "then": then if form.values else None,
+    }
 
 
 async def _effect(reader: ScreenReads, rows: Sequence[Row], total: int) -> Effect:

@@ -16,6 +16,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "evictions": ("Evictions", "抢占记录"),
     "skip": ("Skip to the content", "跳到正文"),
     "screens": ("Screens", "页面导航"),
+    "menu": ("Menu", "菜单"),
     "language": ("中文", "English"),
     "refresh": ("Refresh", "刷新"),
     "refresh_on": ("Refresh every {seconds} s", "每 {seconds} 秒自动刷新"),
@@ -37,6 +38,11 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "next_page": ("Next page", "下一页"),
     "first_page": ("First page", "回到第一页"),
     "shown_of": ("{shown} of {total}", "显示 {shown} 条，共 {total} 条"),
+    "shown_here": ("{shown} on this page", "本页显示 {shown} 个"),
+    "match_of_waiting": ("{total} of {every} that wait", "排队的 {every} 个中有 {total} 个"),
+    "match_of_running": ("{total} of {every} that run", "运行的 {every} 个中有 {total} 个"),
+    "match_of_nodes": ("{total} of {every} nodes", "{every} 个节点中有 {total} 个"),
+    "match_of_members": ("{total} of {every} members", "{every} 个成员中有 {total} 个"),
     "filter": ("Filter", "筛选"),
     "clear": ("Clear", "清除筛选"),
     "any": ("any", "不限"),
@@ -68,6 +74,30 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     # Problems.
     "problem": ("This cannot be shown", "无法显示"),
     "not_there": ("There is no such page.", "没有这个页面。"),
+    "no_such_parameter": (
+        "This screen has no parameter {name}{near}. It has: {names}.",
+        "本页没有参数 {name}{near}。可用的参数：{names}。",
+    ),
+    "no_such_value": (
+        "{name} is {value}{near}. Allowed are: {values}.",
+        "{name} 的值 {value} 无效{near}。可用的值：{values}。",
+    ),
+    "no_such_value_of_many": (
+        "{name} is {value}{near}. The nearest of {count} values are: {values}.",
+        "{name} 的值 {value} 无效{near}。共有 {count} 个可用的值，最接近的是：{values}。",
+    ),
+    "perhaps": (" (did you mean {name}?)", "（是不是 {name}？）"),
+    "no_such_pool": ("There is no pool {name} now.", "现在没有资源池 {name}。"),
+    "no_such_owner": (
+        "No task of an owner {name} runs or waits.",
+        "没有负责人 {name} 的任务在运行或排队。",
+    ),
+    "no_such_node": (
+        "No node has {name} in its name, host, address or id.",
+        "没有名称、主机名、地址或 ID 中带 {name} 的节点。",
+    ),
+    "no_such_token": ("There is no token {name} now.", "现在没有令牌 {name}。"),
+    "nearest_names": ("The nearest names:", "最接近的名称："),
     "unavailable": ("The scheduler does not answer", "调度器没有响应"),
     "unavailable_detail": (
         "Its supervisor may be restarting; what runs goes on. This page tries again every {seconds} s.",
@@ -114,6 +144,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "nodes is {value!r}; at most {most} more or less",
         "nodes 为 {value!r}，最多增减 {most} 个",
     ),
+    "wrong_memory": (
+        "{kind} is {value!r}; allowed are GB as a number, and a size such as 512 MB, 64 GB or 1 TB",
+        "{kind} 的值 {value!r} 无效；可以填 GB 数，或带单位的大小，如 512 MB、64 GB、1 TB",
+    ),
     "wrong_gpus": (
         "gpus is {value!r}; it is the GPUs of the pool, such as 64",
         "gpus 为 {value!r}，应为资源池的 GPU 数，例如 64",
@@ -155,6 +189,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "nothing_lost": ("no GPU time lost", "没有损失 GPU 时间"),
     "alerts": ("Alerts", "告警"),
     "no_alerts": ("No alert fires.", "没有告警。"),
+    "more_alerts": ("{count} more", "另外 {count} 条"),
     "alert_since": ("since {time}", "已持续 {time}"),
     "scheduler": ("Scheduler", "调度器"),
     "healthy": ("It answers", "运行正常"),
@@ -477,6 +512,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "in_use": ("In use", "已用"),
     "quota_now": ("Quota now", "当前配额"),
     "quota_then": ("Quota then", "修改后"),
+    "quota_how": (
+        "Numbers; of memory GB, or a size with its unit such as 512 MB. What is left empty has no quota.",
+        "填数字；内存以 GB 为单位，也可以写明单位，如 512 MB。留空表示不再有这项配额。",
+    ),
     "touched": ("Tasks that this touches", "受影响的任务"),
     "touches": ("Tasks: {count}", "共 {count} 个任务"),
     "touches_none": ("It touches no task.", "没有任务受影响。"),

@@ -10,6 +10,7 @@ from typing import Any
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.language import LANGUAGES, Language
 from schedulemesh.domain.reasons import LIMITS
+from schedulemesh.domain.resources import is_memory
 from schedulemesh.domain.texts.codes import CODES
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.protocol.wording import in_commands, translated
@@ -18,7 +19,8 @@ from schedulemesh.server.page.call_texts import CALL_TEXTS
 from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.texts import TEXTS
 
-_MB_OF_GB = 1024.0
+#: MB of the unit in which memory is shown and entered.
+MB_OF_GB = 1024.0
 #: How many names a title has.
 _NAMED = 3
 _LIMITS = frozenset(limit.value for limit in LIMITS)
@@ -96,11 +98,11 @@ class Words:
 
     def amount(self, kind: str, amount: float) -> str:
         """An amount of one kind, with its unit where it has one."""
-        if kind != "memory":
+        if not is_memory(kind):
             return number(amount)
-        if amount < _MB_OF_GB:
+        if amount < MB_OF_GB:
             return self.text("mb", amount=number(amount))
-        return self.text("gb", amount=number(round(amount / _MB_OF_GB, 1)))
+        return self.text("gb", amount=number(round(amount / MB_OF_GB, 1)))
 
     def kind(self, kind: str) -> str:
         """What a kind of resource is called; custom ones have their own names."""
