@@ -108,6 +108,7 @@ Checked = TypeVar("Checked")
 Value = TypeVar("Value")
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 ExceptionHandler = Callable[[Request, Exception], Response]
+PageHandler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 def application(
@@ -168,11 +169,13 @@ class _Router(Router):
         await route.app(scope, receive, send)
 
 
-def _for_both(of_page: ExceptionHandler, of_calls: ExceptionHandler) -> ExceptionHandler:
+def _for_both(of_page: PageHandler, of_calls: ExceptionHandler) -> PageHandler:
     """What answers an error with a page where a page was asked for, else with JSON."""
 
-    def answer(request: Request, error: Exception) -> Response:
-        return (of_page if is_page(request.url.path) else of_calls)(request, error)
+    async def answer(request: Request, error: Exception) -> Response:
+        if is_page(request.url.path):
+            return await of_page(request, error)
+        return of_calls(request, error)
 
     return answer
 

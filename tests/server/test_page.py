@@ -20,6 +20,7 @@ from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.history import GROUPINGS, STATES
 from schedulemesh.api.logs import ReadTaskLog
+from schedulemesh.api.metrics import GetAlerts
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import POOL_STATES, EnsurePool, ListPools
@@ -32,7 +33,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.texts.codes import CODES
 from schedulemesh.domain.tokens import Role
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.answers import TaskLog, encode_answer
+from schedulemesh.protocol.answers import Listed, TaskLog, encode_answer
 from schedulemesh.server import page
 from schedulemesh.server.page import app, reads
 from schedulemesh.server.page.actions import ACTIONS
@@ -549,7 +550,124 @@ def test_a_viewer_sees_all_but_logs(api, browser):
 
 @pytest.mark.parametrize("path", ["/nothing", "/queue/x", "/.env", "/api"])
 def test_what_is_no_page_is_said_on_one(browser, path):
-    assert "There is no such page" in browser.get(path, 404).words
+    unknown = browser.get(path, 404)
+    assert "There is no such page" in unknown.words
+    assert unknown.all("nav") == []
+    browser.sign_in()
+    menu = [link["href"] for link in browser.get(path, 404).all("a")]
+    assert set(SCREENS) - {"/task"} <= set(menu)
+
+
+#: What no screen has, and what is meant, in both languages.
+UNKNOWN = {
+    "/queue?pool=vision": (
+        "'pool' (did you mean pool_name?)",
+        "没有参数 'pool'（是不是 pool_name？）",
+    ),
+    "/?pool_name=vision": ("It has: –", "可用的参数：–"),
+    "/running?nodes=x": ("It has: pool_name, owner", "可用的参数：pool_name、owner"),
+    "/usage.csv?spam=7d": ("did you mean span?", "是不是 span？"),
+    "/queue?reason=held_by_users": ("did you mean held_by_user?", "是不是 held_by_user？"),
+    "/nodes?show=closed": ("did you mean closed_only?", "是不是 closed_only？"),
+    "/timeline?by=nodes": ("did you mean node?", "是不是 node？"),
+    "/timeline?span=8d": ("Allowed are: 1h, 6h, 24h, 7d, 30d", "可用的值：1h、6h、24h、7d、30d"),
+    "/usage?by=pools": ("did you mean pool?", "是不是 pool？"),
+    "/usage?span=1h": ("Allowed are: 24h, 7d, 30d", "可用的值：24h、7d、30d"),
+    "/audit?outcome=refuse": ("did you mean refused?", "是不是 refused？"),
+    "/audit?call=cancel": ("did you mean cancel_task?", "是不是 cancel_task？"),
+}
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_parameters_and_values_that_no_screen_has_are_refused_with_the_nearest(browser, path):
+    browser.sign_in()
+    english, chinese = UNKNOWN[path]
+    refused = browser.get(path, 400)
+    assert english in refused.words
+    assert "/queue" in [link["href"] for link in refused.all("a")]
+    browser.client.headers["accept-language"] = "zh"
+    assert chinese in browser.get(path, 400).words
+
+
+#: Names that nothing has, and the addresses with the nearest one.
+NAMES = {
+    "/queue?pool_name=visio&owner=mei": (
+        "There is no pool visio now",
+        "/queue?pool_name=vision&owner=mei",
+    ),
+    "/queue?owner=mai": ("No task of an owner mai", "/queue?owner=mei"),
+    "/running?pool_name=robots": ("There is no pool robots now", "/running?pool_name=robotics"),
+    "/evictions?pool_name=languages": (
+        "There is no pool languages",
+        "/evictions?pool_name=language",
+    ),
+    "/timeline?owner=boo": ("No task of an owner boo", "/timeline?owner=bo"),
+    "/nodes?name=gpu-03": ("No node has gpu-03", "/nodes?name=gpu-003&show=all_nodes"),
+    "/audit?token=locale": ("There is no token locale", "/audit?token=local"),
+}
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_names_that_nothing_has_are_said_with_the_nearest(browser, path):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    said, nearest = NAMES[path]
+    document = browser.get(path)
+    assert said in document.words
+    assert nearest in [link["href"] for link in document.all("a")]
+    assert "最接近的名称" in browser.get(f"{path}&lang=zh").words
+
+
+@pytest.mark.parametrize(
+    ("path", "english", "chinese"),
+    [
+        ("/queue?owner=lin", "2 of 3 that wait", "排队的 3 个中有 2 个"),
+        ("/queue?owner=lin&reason=dependency", "0 of 3 that wait", "排队的 3 个中有 0 个"),
+        ("/running?owner=ada", "2 of 8 that run", "运行的 8 个中有 2 个"),
+        ("/running?owner=nobody", "0 of 8 that run", "运行的 8 个中有 0 个"),
+        ("/nodes?name=gpu-00", "5 of 5 nodes", "5 个节点中有 5 个"),
+        ("/nodes?show=closed_only", "1 of 5 nodes", "5 个节点中有 1 个"),
+    ],
+)
+def test_with_a_filter_is_said_how_many_there_are_in_all(browser, path, english, chinese):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    assert english in browser.get(path).words
+    assert chinese in browser.get(f"{path}&lang=zh").words
+
+
+def test_more_than_three_alerts_are_folded_up_the_most_severe_first(browser, monkeypatch):
+    ask_packed, fired = browser.api.gateway.ask_packed, []
+
+    async def with_alerts(request, caller=None):
+        if isinstance(request, GetAlerts):
+            return encode_answer(Listed(rows=fired))
+        return await ask_packed(request, caller)
+
+    monkeypatch.setattr(browser.api.gateway, "ask_packed", with_alerts)
+    monkeypatch.setattr(reads, "YOUNG_S", 0.0)
+    browser.sign_in()
+    rules = ("starvation", "journal_errors", "quota_nearly_full", "agent_lost", "restart")
+    severities = ("info", "critical", "warning", "critical", "info")
+    for number, (rule, severity) in enumerate(zip(rules, severities, strict=True)):
+        fired.append(
+            {
+                "rule": rule,
+                "severity": severity,
+                "labels": {},
+                "state": "firing",
+                "summary": f"{rule} it is",
+                "action": "do",
+                "active_at": 1_000.0 + number,
+            }
+        )
+        html = browser.client.get(f"/?lang={('en', 'zh')[number % 2]}").text
+        assert ("<details>" in html) == (number >= 3)
+    shown, folded = html.split("<details>")
+    assert [rule for rule in rules if f"<strong>{rule}" in shown] == list(rules[1:4])
+    assert shown.index("agent_lost") < shown.index("journal_errors") < shown.index("quota_nearly")
+    assert "2 more" in folded
+    assert folded.index("<strong>restart") < folded.index("<strong>starvation")
 
 
 def test_while_the_supervisor_is_away_the_page_says_so_and_tries_again(api, browser, monkeypatch):

@@ -128,6 +128,56 @@ def test_every_screen_fits_and_reports_no_error(served, tabs, language, scheme, 
         assert back == {"light": "rgb(246, 247, 249)", "dark": "rgb(17, 21, 27)"}[scheme]
 
 
+#: Tables and charts of which a part is seen only after scrolling to the side.
+CUT = (
+    "[...document.querySelectorAll('main table.stacked, main .chart')]"
+    ".map(one => one.parentElement).filter(one => one.scrollWidth > one.clientWidth).length"
+)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_on_a_phone_no_table_and_no_chart_is_cut(served, tabs, language):
+    tab = tabs(language=language, width=390)
+    for path in (*PATHS, "/task?id=notebook", "/usage?span=30d", "/usage?span=24h"):
+        tab.open(f"{served.url}{path}")
+        assert tab.run(CUT) == 0, path
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_newest_hours_of_usage_are_seen_without_scrolling(served, tabs, width):
+    tab = tabs(width=width)
+    tab.open(f"{served.url}/usage?span=7d")
+    places = "[...document.querySelectorAll('.chart rect')].map(one => one.getBoundingClientRect())"
+    rights = tab.run(f"{places}.map(one => one.right)")
+    assert rights
+    assert 0.9 * width < max(rights) <= width
+    heights = tab.run(
+        "[...document.querySelectorAll('.chart text')].map(one => one.getBoundingClientRect().height)"
+    )
+    assert min(heights) > 10
+
+
+def test_on_a_phone_the_menu_is_folded_and_opened_by_keys(served, tabs):
+    tab = tabs(width=390)
+    for path in PATHS:
+        tab.open(f"{served.url}{path}")
+        assert tab.run("document.querySelector('header').offsetHeight") <= 60, path
+    tab.open(f"{served.url}/usage")
+    until(tab, "document.activeElement.getAttribute('popovertarget') === 'menu'")
+    assert tab.run("document.querySelector('nav').offsetHeight") == 0
+    tab.enter()
+    until(tab, "document.activeElement.getAttribute('href') === '/queue'")
+    tab.load(tab.enter)
+    assert tab.run("location.pathname") == "/queue"
+
+
+def test_on_a_wide_screen_the_menu_is_open(served, tabs):
+    tab = tabs()
+    tab.open(served.url)
+    assert tab.run("document.querySelector('nav').offsetHeight") > 0
+    assert tab.run("document.querySelector('[popovertarget]').offsetHeight") == 0
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_every_screen_can_be_read_without_scripts(served, tabs, path):
     tab = tabs(scripts=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import re
 
 import pytest
 from starlette.datastructures import QueryParams
@@ -13,6 +14,7 @@ from schedulemesh.api.history import QueryHistory, QueryUsage
 from schedulemesh.api.pools import ListBudgets, ResizePool
 from schedulemesh.domain.budgets import parse_budget, parse_owner_budgets
 from schedulemesh.server.page import usage as usage_screen
+from schedulemesh.server.page.colors import colors_of
 from schedulemesh.server.page.periods import SPANS, Period, period
 from schedulemesh.server.page.timeline import timeline_picture
 from schedulemesh.server.page.usage import FIGURES, usage_picture
@@ -124,6 +126,42 @@ def test_usage_is_shown_by_pool_owner_and_label(browser):
     browser.get("/usage?by=nothing", 400)
 
 
+def color_beside(html, name):
+    """The colour of the dot before a name."""
+    return set(re.findall(rf'class="dot (color-\d)[^"]*"></i>(?:<a [^>]*>)?{name}', html))
+
+
+def test_a_pool_has_one_colour_on_every_screen(browser):
+    paths = ("/usage?span=24h", "/timeline?span=1h", "/timeline?span=1h&owner=ada")
+    html = [browser.client.get(path).text for path in paths]
+    on_nodes = browser.client.get("/nodes").text
+    seen = set()
+    for pool in ("vision", "language", "robotics"):
+        colors = [color_beside(one, pool) for one in html]
+        assert len(colors[0]) == 1, pool
+        assert colors[1] in (colors[0], set()), pool
+        assert colors[2] in (colors[0], set()), pool
+        held = re.findall(
+            rf'class="dot (color-\d)[^"]*"></i><a class="name"[^>]*>[^<]*</a> '
+            rf'<span class="muted"><a href="/running\?pool_name={pool}"',
+            on_nodes,
+        )
+        assert set(held) == colors[0], pool
+        seen |= colors[0]
+    assert len(seen) == 3
+
+
+def test_the_colour_of_a_pool_follows_from_its_name():
+    names = [f"team-{number}" for number in range(8)]
+    colors = colors_of(names)
+    assert sorted(colors.values()) == list(range(8))
+    # What comes later, and what has been, takes no colour away.
+    more = colors_of([*names, "later", "last"], ["gone", names[0]])
+    assert colors.items() <= more.items()
+    assert more["gone"] == colors_of(["gone"])["gone"] == colors_of([], ["gone"])["gone"]
+    assert colors_of(names[:3]).items() <= colors.items()
+
+
 class Reader:
     """Answers with the use of three owners, one of whom is nobody, who have all only waited."""
 
@@ -175,10 +213,16 @@ def test_usage_is_a_file_that_no_spreadsheet_runs(api, browser):
 def test_columns_of_usage_are_as_high_as_what_was_used():
     shown = Period("24h", NOW - 86_400, NOW, is_current=True)
     parts = [[{"pool": "a", "gpu_hours": 2.0}, {"pool": "b", "gpu_hours": 6.0}], []]
-    picture = usage_picture(parts, shown, "pool", ["b", "a"])
+    picture = usage_picture(parts, shown, "pool", {"b": "color-3", "a": "color-1"})
     b, a = picture.parts
+    assert (b.style, a.style) == ("color-3", "color-1")
     assert (b.height, a.height) == (120.0, 40.0)
     assert (b.y, a.y) == (40.0, 0.0)
     assert picture.most == 8.0
-    assert usage_picture([[], []], shown, "pool", []).parts == []
-    assert usage_screen._style(30) == "color-7"
+    assert usage_picture([[], []], shown, "pool", {}).parts == []
+
+
+def test_owners_beyond_the_last_colour_share_it():
+    styles = usage_screen._styles([f"user-{number}" for number in range(30)], "owner", [])
+    assert list(styles.values())[:2] == ["color-0", "color-1"]
+    assert styles["user-29"] == styles["user-7"] == "color-7"

@@ -32,7 +32,7 @@ from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.processor_time import ProcessorTime
 from schedulemesh.server.connections import Connections
-from schedulemesh.server.event_feed import EventFeed
+from schedulemesh.server.event_feed import KEPT, EventFeed
 from schedulemesh.server.event_streams import (
     MAX_PAGES,
     MAX_PAGES_OF_TOKEN,
@@ -51,11 +51,13 @@ from schedulemesh.server.guard import (
 from schedulemesh.server.pacing import Elsewhere, TokenPace
 from schedulemesh.server.page.actions import MAX_TARGETS, action_named
 from schedulemesh.server.page.array import array
+from schedulemesh.server.page.asked_for import check_parameters
 from schedulemesh.server.page.audit import audit
 from schedulemesh.server.page.carrying_out import carry_out, what_was_done
 from schedulemesh.server.page.confirmation import after, confirmation, form_of, with_own_class
 from schedulemesh.server.page.drawn_screens import DrawnScreens
 from schedulemesh.server.page.evictions import evictions
+from schedulemesh.server.page.explanations import RecentExplanations
 from schedulemesh.server.page.links import ARRAY, RUNNING, TASK, link, link_to_task
 from schedulemesh.server.page.nodes import nodes
 from schedulemesh.server.page.overview import overview
@@ -133,6 +135,9 @@ _CURSOR_DIGITS = 16
 #: Fields of a form that are read.
 _FIELDS = MAX_TARGETS + 50
 
+#: The parameters of what was used, as a screen and as a file.
+_OF_USAGE = ("by", "label_key", "span")
+
 View = Mapping[str, Any]
 
 
@@ -144,6 +149,8 @@ class Screen(NamedTuple):
     name: str
     #: What its template shows, for a query.
     view: Callable[[ScreenReads, QueryParams], Coroutine[Any, Any, View]]
+    #: The parameters of its query; None: any.
+    parameters: tuple[str, ...] | None = ()
     #: Whether the menu has it.
     in_menu: bool = True
     #: Whether it is shown anew when something has changed.
@@ -154,18 +161,30 @@ class Screen(NamedTuple):
 
 SCREENS = (
     Screen("/", "overview", overview),
-    Screen("/queue", "queue", queue),
-    Screen(RUNNING, "running_tasks", running),
-    Screen(TASK, "task", task, in_menu=False),
-    Screen(ARRAY, "array", array, in_menu=False),
-    Screen("/nodes", "nodes", nodes),
-    Screen("/timeline", "timeline", timeline),
-    Screen("/evictions", "evictions", evictions),
-    Screen("/usage", "usage", usage, is_live=False),
+    Screen("/queue", "queue", queue, ("pool_name", "owner", "reason", "cursor", "select")),
+    Screen(RUNNING, "running_tasks", running, ("pool_name", "owner", "cursor", "select")),
+    Screen(TASK, "task", task, ("id",), in_menu=False),
+    Screen(ARRAY, "array", array, ("id", "state", "after"), in_menu=False),
+    Screen("/nodes", "nodes", nodes, ("name", "show", "page")),
+    Screen(
+        "/timeline",
+        "timeline",
+        timeline,
+        ("span", "until", "by", "pool_name", "owner", "page"),
+    ),
+    Screen("/evictions", "evictions", evictions, ("pool_name", "owner", "page")),
+    Screen("/usage", "usage", usage, _OF_USAGE, is_live=False),
     Screen("/policy", "policy", policy, is_live=False),
-    Screen(REHEARSAL, "rehearsal", rehearsal, is_live=False),
-    Screen("/audit", "audit", audit, is_live=False, least_role=Role.OPERATOR),
-    Screen(CHANGE, "change", confirmation, in_menu=False, is_live=False),
+    Screen(REHEARSAL, "rehearsal", rehearsal, ("busy",), is_live=False),
+    Screen(
+        "/audit",
+        "audit",
+        audit,
+        ("token", "call", "outcome", "before"),
+        is_live=False,
+        least_role=Role.OPERATOR,
+    ),
+    Screen(CHANGE, "change", confirmation, None, in_menu=False, is_live=False),
 )
 
 
@@ -193,6 +212,9 @@ class Page:
         self._gateway, self._feed, self._connections = gateway, feed, connections
         reads = SharedReads(PacedReads(gateway))
         self._reads = RecentReads(reads, lambda: feed.cursor)
+        self._explanations = RecentExplanations(
+            self._reads.ask, lambda: self._reads.stamp, lambda cursor: feed.after(cursor, KEPT)
+        )
         self._streams = OpenStreams()
         self._tokens, self._sessions = tokens, Sessions(tokens)
         self._visitors = Visitors(self._sessions, tokens, settings.proxies)
@@ -227,7 +249,7 @@ class Page:
 
     async def _screen(self, screen: Screen, request: Request) -> Response:
         """One screen; the form to sign in where the browser has no session."""
-        frame: dict[str, Any] = {"screen": screen}
+        frame: dict[str, Any] = {"screen": screen, "has_footer": True}
 
         async def drawn(visit: Visit, caller: TokenCaller) -> Response:
             draw = partial(self._read_and_drawn, screen, visit, caller, frame)
@@ -251,9 +273,13 @@ class Page:
         reads = self._reads_of(visit, caller)
         about = await reads.facts(GetAbout())
         frame.update(caller=caller, scheduler=about["name"], now=about["time"])
-        viewed = ProcessorTime(screen.view(reads, visit.request.query_params))
+        query = visit.request.query_params
+        if screen.parameters is not None:
+            check_parameters(visit.words, query, screen.parameters)
+        viewed = ProcessorTime(screen.view(reads, query))
         view = await viewed
-        draw = partial(self._drawn, visit, f"{screen.name}.html", {**frame, **view})
+        shown = {**frame, "again_s": reads.again_s, **view}
+        draw = partial(self._drawn, visit, f"{screen.name}.html", shown)
 
         async def drawn(elsewhere: Elsewhere) -> Response:
             elsewhere.seconds += viewed.seconds
@@ -266,7 +292,9 @@ class Page:
 
     def _reads_of(self, visit: Visit, caller: TokenCaller) -> ScreenReads:
         language = visit.words.language
-        return ScreenReads(self._reads, self._gateway, self._rehearsals, caller, language)
+        return ScreenReads(
+            self._reads, self._explanations, self._gateway, self._rehearsals, caller, language
+        )
 
     async def _rehearse(self, request: Request) -> Response:
         """Have a rehearsal made; the screen shows its answer."""
@@ -283,8 +311,8 @@ class Page:
         """What the screen of usage shows, as a file."""
 
         async def file(visit: Visit, caller: TokenCaller) -> Response:
-            reads = self._reads_of(visit, caller)
-            text = await usage_csv(reads, request.query_params)
+            check_parameters(visit.words, request.query_params, _OF_USAGE)
+            text = await usage_csv(self._reads_of(visit, caller), request.query_params)
             named = {"content-disposition": 'attachment; filename="usage.csv"'}
             return Response(text, 200, {**_HEADERS, **named}, "text/csv; charset=utf-8")
 
@@ -299,7 +327,7 @@ class Page:
         """The answer for whoever has a session, the form to sign in for others, and else a page that says why
         there is none. ``frame``: what else that page shows.
         """
-        visit = _visit(request)
+        visit, caller = _visit(request), None
         if request.method != "GET" and not request.headers.get("origin"):
             return self.problem(visit, 403, visit.words.text("origin_missing"))
 
@@ -318,10 +346,11 @@ class Page:
         except SchedulerUnavailableError:
             return self.unavailable(visit)
         except InvalidRequestError as error:
-            return self.problem(visit, 400, visit.words.error(error), frame=frame)
+            shown = _problem_frame(caller, frame)
+            return self.problem(visit, 400, visit.words.error(error), frame=shown)
         except Problem as problem:
-            sentence = visit.words.problem(problem.body)
-            return self.problem(visit, problem.status, sentence, problem.headers, frame)
+            sentence, shown = visit.words.problem(problem.body), _problem_frame(caller, frame)
+            return self.problem(visit, problem.status, sentence, problem.headers, shown)
 
     async def _while_answering(self, page: Coroutine[Any, Any, Response]) -> Response:
         """A page, however long it takes while the supervisor answers others. Raises SchedulerUnavailableError
@@ -450,13 +479,18 @@ class Page:
         }
         return self._drawn(visit, "sign_in.html", view, status)
 
-    def unknown(self, request: Request, error: Exception) -> Response:
-        """The answer where there is no such page, or no such method."""
+    async def unknown(self, request: Request, error: Exception) -> Response:
+        """The answer where there is no such page, or no such method; with the menu for who has a session."""
         visit = _visit(request)
         status = getattr(error, "status_code", 404)
-        return self.problem(visit, status, visit.words.text("not_there"))
+        try:
+            caller = await self._visitors.caller(request)
+        except (SchedulerUnavailableError, Problem):
+            caller = None
+        error_text = visit.words.text("not_there")
+        return self.problem(visit, status, error_text, frame=_problem_frame(caller))
 
-    def failed(self, request: Request, error: Exception) -> Response:
+    async def failed(self, request: Request, error: Exception) -> Response:
         """The answer where this process failed; its log says how."""
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         visit = _visit(request)
@@ -569,6 +603,8 @@ def _frame(visit: Visit) -> dict[str, Any]:
         "screens": SCREENS,
         "screen": None,
         "caller": None,
+        "has_footer": True,
+        "again_s": None,
         "scheduler": "ScheduleMesh",
         "now": time.time(),
         "style": _STYLE_PATH,
@@ -583,6 +619,11 @@ def _frame(visit: Visit) -> dict[str, Any]:
         "here": _target(path, visit),
         "refresh_switch": _target(path, visit, refresh="off" if visit.refreshes else "on"),
     }
+
+
+def _problem_frame(caller: TokenCaller | None, frame: View | None = None) -> View:
+    """What else a page shows that says why there is no other: the menu, for who has a session."""
+    return {"caller": caller, "has_footer": False, **(frame or {})}
 
 
 def _visit(request: Request) -> Visit:

@@ -13,6 +13,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_array
+from schedulemesh.server.page.asked_for import word_in
 from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.links import ARRAY, link
 from schedulemesh.server.page.reads import ScreenReads, together
@@ -35,7 +36,8 @@ class StatePart(NamedTuple):
 async def array(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     """What the template ``array.html`` shows. Raises Problem where there is no such array."""
     array_id = parse_name(query.get("id", "").strip(), "the array's id")
-    chosen, after = query.get("state", ""), _index(query.get("after", ""))
+    chosen = word_in(reader, query, "state", MEMBER_STATES)
+    after = _index(query.get("after", ""))
     call = GetArray(task_id=array_id, state=chosen or None, after=after, limit=_ROWS)
     facts, names = await together(reader.facts(call), reader.node_names())
     state = ("state", chosen)

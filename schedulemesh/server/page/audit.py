@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.datastructures import QueryParams
@@ -13,6 +13,7 @@ from schedulemesh.api.tokens import ListTokens
 from schedulemesh.domain.audit import DONE, OPEN, REFUSED
 from schedulemesh.domain.names import parse_name
 from schedulemesh.server.page.actions import actions_of_token
+from schedulemesh.server.page.asked_for import UnknownName, unknown_name, word_in
 from schedulemesh.server.page.entries import InvalidEntryError
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.policy import recorded_change
@@ -21,14 +22,19 @@ from schedulemesh.server.page.settings_fields import written
 
 #: Rows of a page.
 _ROWS = 50
-_FILTERS = ("token", "call", "outcome")
+_OUTCOMES = (DONE, REFUSED, OPEN)
 #: Digits of the number of a change that is read.
 _DIGITS = 15
 
 
 async def audit(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     """What the template ``audit.html`` shows. Raises Problem and InvalidRequestError."""
-    chosen = {name: query.get(name, "") for name in _FILTERS}
+    calls = sorted(str(one.__struct_config__.tag) for one in CHANGES)
+    chosen = {
+        "token": query.get("token", ""),
+        "call": word_in(reader, query, "call", calls),
+        "outcome": word_in(reader, query, "outcome", _OUTCOMES),
+    }
     token, call = (
         parse_name(chosen[name], name) if chosen[name] else None for name in ("token", "call")
     )
@@ -59,11 +65,19 @@ async def audit(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         ],
         "chosen": chosen,
         "filtered": any(chosen.values()),
-        "calls": sorted(str(one.__struct_config__.tag) for one in CHANGES),
-        "outcomes": (DONE, REFUSED, OPEN),
+        "unknown": () if rows else _unknown(chosen, [str(one["name"]) for one in tokens]),
+        "calls": calls,
+        "outcomes": _OUTCOMES,
         "following": following and link("/audit", *here, following),
         "begun": link("/audit", *here) if before is not None else "",
     }
+
+
+def _unknown(chosen: Mapping[str, str], tokens: Collection[str]) -> list[UnknownName]:
+    """The token of the filter, where there is none of this name."""
+    if not chosen["token"] or chosen["token"] in tokens:
+        return []
+    return [unknown_name("no_such_token", "/audit", chosen, "token", tokens)]
 
 
 def _number(text: str) -> int | None:

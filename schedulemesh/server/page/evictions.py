@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions
 from schedulemesh.domain.names import parse_name
+from schedulemesh.server.page.asked_for import unknown_names
 from schedulemesh.server.page.links import link, page_number
 from schedulemesh.server.page.reads import ScreenReads, together
 
@@ -29,14 +30,15 @@ async def evictions(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any
     rows, pools = await together(
         reader.rows(ListPreemptions(limit=limit, **filters)), reader.rows(ListPools())
     )
-    newest_first = list(reversed(rows))
+    newest_first, names = list(reversed(rows)), sorted(str(pool["name"]) for pool in pools)
     begin = (number - 1) * _ROWS
     following = ("page", number + 1) if len(rows) > number * _ROWS else None
     return {
         "rows": newest_first[begin : begin + _ROWS],
         "chosen": chosen,
         "filtered": bool(filters),
-        "pools": sorted(str(pool["name"]) for pool in pools),
+        "pools": names,
+        "unknown": () if rows else await unknown_names(reader, "/evictions", chosen, names),
         "following": following and link("/evictions", *filters.items(), following),
         "begun": link("/evictions", *filters.items()) if number > 1 else "",
     }

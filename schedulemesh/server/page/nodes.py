@@ -14,6 +14,8 @@ from schedulemesh.api.pools import GetGroupStats, ListPools
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_node
+from schedulemesh.server.page.asked_for import UnknownName, unknown_name, word_in
+from schedulemesh.server.page.colors import colors_of
 from schedulemesh.server.page.links import link, page_number
 from schedulemesh.server.page.overview import closed_as, gpus_of_nodes
 from schedulemesh.server.page.reads import ScreenReads, together
@@ -22,8 +24,6 @@ from schedulemesh.server.page.reads import ScreenReads, together
 _NODES, _MOST_PAGES = 60, 10_000
 #: Nodes of a page above which what holds each is folded up, so that their squares are seen together.
 _UNFOLDED = 12
-#: Colours of pools in the style.
-_COLORS = 8
 #: The side of a square and the distance between two, in the units of the picture; and how many are in a row.
 _SIDE, _STEP, _IN_ROW = 22, 26, 8
 #: An amount below which nothing is drawn.
@@ -76,7 +76,7 @@ class GpuPicture(NamedTuple):
 async def nodes(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     """What the template ``nodes.html`` shows. Raises InvalidRequestError for a page that cannot be."""
     name, number = query.get("name", "").strip(), page_number(query, _MOST_PAGES)
-    show = query.get("show", "") if query.get("show") in _CHOICES else _CHOICES[0]
+    show = word_in(reader, query, "show", _CHOICES) or _CHOICES[0]
     rows, pools = await together(reader.rows(ListNodes()), reader.rows(ListPools()))
     every = sorted(rows, key=lambda node: (node["name"], node["node_id"]))
     colors = colors_of(str(pool["name"]) for pool in pools)
@@ -95,6 +95,8 @@ async def nodes(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         ],
         "is_folded": len(page) > _UNFOLDED,
         "total": len(chosen),
+        "every": len(every),
+        "unknown": _unknown(every, name, show),
         "gpus": gpus_of_nodes(chosen),
         "name": name,
         "show": show,
@@ -103,6 +105,14 @@ async def nodes(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         "following": link("/nodes", *filters, ("page", number + 1)) if has_more else "",
         "begun": link("/nodes", *filters) if number > 1 else "",
     }
+
+
+def _unknown(every: Sequence[Row], name: str, show: str) -> list[UnknownName]:
+    """What is entered as the name of a node, where no node has it in what it is called."""
+    if not name or any(_is_chosen(node, name, _CHOICES[0]) for node in every):
+        return []
+    names = {str(node[key]) for node in every for key in ("name", "host", "address")}
+    return [unknown_name("no_such_node", "/nodes", {"name": name, "show": show}, "name", names)]
 
 
 def _is_chosen(node: Row, name: str, show: str) -> bool:
@@ -182,11 +192,6 @@ async def agents_named(reader: ScreenReads, names: Iterable[str]) -> list[Row]:
         queries.append(PageQuery(fields=fields, order=(("name", False),), limit=MAX_LIMIT))
     answers = await together(*(reader.page("agents", one) for one in queries))
     return [row for answer in answers for row in answer.items]
-
-
-def colors_of(pool_names: Iterable[str]) -> dict[str, int]:
-    """The number of the colour of each pool; more pools than colours share them."""
-    return {name: number % _COLORS for number, name in enumerate(sorted(pool_names))}
 
 
 def _told_apart(holdings: Sequence[GpuHolding]) -> list[GpuHolding]:

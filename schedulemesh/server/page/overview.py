@@ -13,6 +13,7 @@ from schedulemesh.api.nodes import ListNodes
 from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.pools import ListCohorts, ListPools
 from schedulemesh.api.preemption import ListPreemptions
+from schedulemesh.config.alerts import Severity
 from schedulemesh.domain.language import Language
 from schedulemesh.metrics.alert_texts import sentences_of
 from schedulemesh.server.listings import Row
@@ -27,6 +28,10 @@ _HOUR_S = 3600.0
 _UNFOLDED = 6
 #: How a node can be closed to new tasks: the fields of its row that say so, and the texts of that.
 _CLOSED = ("in_window", "draining", "cordoned")
+#: Alerts above which the others are folded up, so that the pools stay on the first screen.
+_ALERTS = 3
+#: Severities, the most urgent first.
+_URGENCY = tuple(severity.value for severity in reversed(Severity))
 _LONGEST_WAIT = PageQuery(order=(("queued_at", False), ("task_id", False)), limit=1)
 
 
@@ -55,12 +60,17 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
             "count": len(nodes),
             "closed": {key: count for key in _CLOSED if (count := closed.count(key))},
         },
-        "alerts": [
-            _alert(alert, reader.language) for alert in alerts if alert["state"] == "firing"
-        ],
+        "alerts": _firing(alerts, reader.language),
+        "alerts_shown": _ALERTS,
         "oldest": waiting.items[0] if waiting.items else None,
         "evictions": _of_last_hour(evictions, about["time"]),
     }
+
+
+def _firing(alerts: Sequence[Row], language: Language) -> list[Mapping[str, Any]]:
+    """The alerts that fire, the most severe first, and of these the newest."""
+    firing = [_alert(alert, language) for alert in alerts if alert["state"] == "firing"]
+    return sorted(firing, key=lambda one: (_URGENCY.index(one["severity"]), -one["active_at"]))
 
 
 def _alert(alert: Row, language: Language) -> Mapping[str, Any]:

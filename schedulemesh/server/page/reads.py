@@ -18,6 +18,7 @@ from schedulemesh.api.call import Call
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.nodes import ListNodeNames
 from schedulemesh.api.pages import ListPage, PageQuery
+from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.domain.language import Language
 from schedulemesh.protocol.answers import AnyAnswer
 from schedulemesh.protocol.callers import TokenCaller
@@ -26,6 +27,7 @@ from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.listings import Row
 from schedulemesh.server.pacing import SearchPace
+from schedulemesh.server.page.explanations import RecentExplanations
 from schedulemesh.server.page.rehearsals import Rehearsals
 from schedulemesh.server.problems import beyond_role
 from schedulemesh.server.shared_reads import SharedReads
@@ -143,20 +145,27 @@ class ScreenReads:
     def __init__(
         self,
         reads: RecentReads,
+        explanations: RecentExplanations,
         gateway: SupervisorClient,
         rehearsals: Rehearsals,
         caller: TokenCaller,
         language: Language,
     ) -> None:
         """``language``: of the screen."""
-        self._reads, self._gateway, self.caller = reads, gateway, caller
-        self.rehearsals, self.language = rehearsals, language
+        self._reads, self._explanations, self._gateway = reads, explanations, gateway
+        self.caller, self.rehearsals, self.language = caller, rehearsals, language
+        #: Seconds until something of what was read may be newer; None: it is as of now.
+        self.again_s: float | None = None
 
     async def answer(self, call: Call) -> AnyAnswer:
         """The answer to a call. Raises Problem where the role does not allow it."""
         if not call.allows(self.caller.role):
             raise beyond_role(self.caller, call.least_role)
-        return await self._reads.ask(call)
+        if not isinstance(call, ExplainTask):
+            return await self._reads.ask(call)
+        explanation = await self._explanations.ask(call)
+        self.again_s = explanation.again_s or self.again_s
+        return explanation.answer
 
     async def facts(self, call: Call) -> dict[str, Any]:
         """What a call answers about one thing. Raises Problem for a refusal."""

@@ -7,10 +7,12 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
+from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.tasks import PHASES, TaskListing
 from schedulemesh.server.listings import page_answer, page_query
 from schedulemesh.server.page.actions import actions_of_running, actions_of_task
+from schedulemesh.server.page.asked_for import unknown_names
 from schedulemesh.server.page.links import RUNNING, link
 from schedulemesh.server.page.reads import ScreenReads, together
 
@@ -21,6 +23,10 @@ _KEY = ("pool_name", "task_id")
 _FILTERS = ("pool_name", "owner")
 #: The phases of tasks that hold something.
 _PHASES = tuple(phase for phase in PHASES if phase != "queued")
+#: Asks for no more than how many run.
+_EVERY = PageQuery(
+    fields=(("phase", _PHASES),), order=tuple((field, False) for field in _KEY), limit=1
+)
 
 
 async def running(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
@@ -36,6 +42,8 @@ async def running(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         reader.page("tasks", page_asked_for), reader.rows(ListPools()), reader.node_names()
     )
     page = page_answer(rows.items, rows.total, page_asked_for, more=rows.more)
+    pool_names = sorted(str(pool["name"]) for pool in pools)
+    every = rows if not filters else await reader.page("tasks", _EVERY)
     return {
         "rows": [
             {**row, "changeable": bool(actions_of_task(reader.caller, row))} for row in page.items
@@ -45,9 +53,11 @@ async def running(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         "selected": query.get("select") == "all",
         "select_all": link(RUNNING, *filters, *cursor, ("select", "all")),
         "total": page.total,
+        "every": every.total,
         "chosen": chosen,
         "filtered": bool(filters),
-        "pools": sorted(str(pool["name"]) for pool in pools),
+        "pools": pool_names,
+        "unknown": () if rows.total else await unknown_names(reader, RUNNING, chosen, pool_names),
         "following": page.following and link(RUNNING, *filters, ("cursor", page.following)),
         "begun": link(RUNNING, *filters) if cursor else "",
     }

@@ -11,8 +11,9 @@ from schedulemesh.api.history import QueryHistory
 from schedulemesh.api.pools import ListPools
 from schedulemesh.domain.names import parse_name
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.asked_for import unknown_names, word_in
+from schedulemesh.server.page.colors import colors_of
 from schedulemesh.server.page.links import link, page_number
-from schedulemesh.server.page.nodes import colors_of
 from schedulemesh.server.page.periods import SPANS, Period, period
 from schedulemesh.server.page.reads import ScreenReads, together
 
@@ -72,9 +73,10 @@ class TimelinePicture(NamedTuple):
 
 async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     """What the template ``timeline.html`` shows. Raises InvalidRequestError."""
+    word_in(reader, query, "span", SPANS)
     shown = period(query, await reader.now(), "24h")
     number = page_number(query, _MOST_PAGES)
-    grouping = query.get("by") if query.get("by") in _GROUPINGS else _GROUPINGS[0]
+    grouping = word_in(reader, query, "by", _GROUPINGS) or _GROUPINGS[0]
     chosen = {name: query.get(name, "") for name in _FILTERS}
     pool_name, owner = (
         parse_name(chosen[name], name) if chosen[name] else None for name in _FILTERS
@@ -91,21 +93,24 @@ async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]
         reader.facts(history), reader.rows(ListPools()), reader.node_names()
     )
     ran = [row for row in facts["attempts"] if _begin(row) is not None]
-    pool_names = {str(pool["name"]) for pool in pools} | {str(row["pool_name"]) for row in ran}
-    grouped = _grouped(ran, str(grouping), names)
+    colors = colors_of(
+        (str(pool["name"]) for pool in pools), (str(row["pool_name"]) for row in ran)
+    )
+    grouped = _grouped(ran, grouping, names)
     page = sorted(grouped)[(number - 1) * _BANDS : number * _BANDS]
     filters = [(name, value) for name, value in (*chosen.items(), ("by", query.get("by", "")))]
     here = [*filters, ("span", shown.span)]
     return {
         "period": shown,
         "spans": tuple(SPANS),
-        **_drawn(ran, {name: grouped[name] for name in page}, shown, colors_of(pool_names)),
+        **_drawn(ran, {name: grouped[name] for name in page}, shown, colors),
         "more": facts["more"],
         "limit": _ATTEMPTS,
         "chosen": chosen,
         "by": grouping,
         "groupings": _GROUPINGS,
-        "pools": sorted(pool_names),
+        "pools": sorted(colors),
+        "unknown": () if ran else await unknown_names(reader, "/timeline", chosen, list(colors)),
         "filtered": bool(pool_name or owner),
         "earlier": link("/timeline", *here, ("until", int(shown.since))),
         "later": ""

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from starlette.datastructures import QueryParams
 
 from schedulemesh.api.history import GROUPINGS, QueryUsage
-from schedulemesh.api.pools import ListBudgets
+from schedulemesh.api.pools import ListBudgets, ListPools
 from schedulemesh.domain.names import parse_name
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.asked_for import word_in
+from schedulemesh.server.page.colors import COLORS, colors_of
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.periods import Period, period
 from schedulemesh.server.page.reads import ScreenReads, together
@@ -22,8 +24,8 @@ from schedulemesh.store.history.export import write_csv_rows
 #: The periods that may be chosen, and into how many parts each is drawn.
 _PARTS: Mapping[str, int] = {"24h": 12, "7d": 7, "30d": 30}
 _HOUR_S = 3600.0
-#: How many have a colour of their own, and the measures of the picture.
-_COLORED, _WIDTH, _HEIGHT, _FOOT = 7, 1_000, 160, 20
+#: The measures of the picture, and the part of a column between two.
+_HEIGHT, _FOOT, _BETWEEN = 160, 20, 0.08
 #: The figures of a row, in the order of the file.
 FIGURES = (
     "gpu_hours",
@@ -42,7 +44,9 @@ FIGURES = (
 
 
 class UsagePart(NamedTuple):
-    """What one of the rows used in a part of the period."""
+    """What one of the rows used in a part of the period: from the left in per cent of the picture's width,
+    so that all of it is seen however wide that is.
+    """
 
     x: float
     y: float
@@ -55,9 +59,9 @@ class UsagePart(NamedTuple):
 class UsagePicture(NamedTuple):
     """GPU-hours over time."""
 
-    width: int
     height: int
     parts: Sequence[UsagePart]
+    #: Times on the axis, from the left in per cent.
     marks: Sequence[tuple[float, str]]
     #: The most of one part, in GPU-hours.
     most: float
@@ -66,12 +70,13 @@ class UsagePicture(NamedTuple):
 async def usage(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     """What the template ``usage.html`` shows. Raises InvalidRequestError."""
     chosen = await _chosen(reader, query)
-    budgets, totals, *parts = await together(
+    budgets, pools, totals, *parts = await together(
         reader.rows(ListBudgets()),
+        reader.rows(ListPools()),
         _rows(reader, chosen, chosen.period.since, chosen.period.until),
         *(_rows(reader, chosen, since, until) for since, until in _parts_of(chosen.period)),
     )
-    names = [row[chosen.by] for row in totals]
+    styles = _styles([row[chosen.by] for row in totals], chosen.by, pools)
     here = [("by", chosen.by), ("label_key", chosen.label_key), ("span", chosen.period.span)]
     return {
         "rows": totals,
@@ -82,8 +87,8 @@ async def usage(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
         "period": chosen.period,
         "spans": tuple(_PARTS),
         "sum": sum(row["gpu_hours"] for row in totals),
-        "style_of": {name: _style(number) for number, name in enumerate(names)},
-        "picture": usage_picture(parts, chosen.period, chosen.by, names),
+        "style_of": styles,
+        "picture": usage_picture(parts, chosen.period, chosen.by, styles),
         "csv": link("/usage.csv", *here),
     }
 
@@ -105,13 +110,13 @@ class _Chosen(NamedTuple):
 
 
 async def _chosen(reader: ScreenReads, query: QueryParams) -> _Chosen:
-    by = query.get("by") or GROUPINGS[0]
+    by = word_in(reader, query, "by", GROUPINGS) or GROUPINGS[0]
     label_key = query.get("label_key", "").strip() if by == "label" else ""
-    span = query.get("span", "")
+    span = word_in(reader, query, "span", _PARTS)
     now = await reader.now()
     # Whole hours, as use is summed up by them.
     end = (now // _HOUR_S + 1.0) * _HOUR_S
-    shown = period(QueryParams([("span", span if span in _PARTS else "")]), end, "7d")
+    shown = period(QueryParams([("span", span)]), end, "7d")
     return _Chosen(by, label_key and parse_name(label_key, "label_key"), shown)
 
 
@@ -136,37 +141,43 @@ def _parts_of(shown: Period) -> list[tuple[float, float]]:
     ]
 
 
-def _style(number: int) -> str:
-    """The colour of a row by its place; those that come later share the last."""
-    return f"color-{min(number, _COLORED)}"
+def _styles(names: Sequence[str], by: str, pools: Sequence[Row]) -> dict[str, str]:
+    """The colour of each row: of a pool its own; of others by their places, where those that come later
+    share the last.
+    """
+    if by == "pool":
+        colors = colors_of((str(pool["name"]) for pool in pools), names)
+    else:
+        colors = {name: min(number, COLORS - 1) for number, name in enumerate(names)}
+    return {name: f"color-{colors[name]}" for name in names}
 
 
 def usage_picture(
-    parts: Sequence[Sequence[Row]], shown: Period, by: str, names: Sequence[str]
+    parts: Sequence[Sequence[Row]], shown: Period, by: str, styles: Mapping[str, str]
 ) -> UsagePicture:
-    """A column for each part of the period, of what each of these names used in it."""
+    """A column for each part of the period, of what each of these names used in it, in its colour."""
     sums = [sum(row["gpu_hours"] for row in rows) for rows in parts]
     most = max(sums, default=0.0)
-    step = _WIDTH / max(len(parts), 1)
+    step = 100.0 / max(len(parts), 1)
     drawn: list[UsagePart] = []
     for number, rows in enumerate(parts):
         used, y = {row[by]: row["gpu_hours"] for row in rows}, float(_HEIGHT)
-        for place, name in enumerate(names):
+        for name, style in styles.items():
             if most <= 0.0 or (amount := used.get(name, 0.0)) <= 0.0:
                 continue
             height = _HEIGHT * amount / most
             y -= height
             drawn.append(
                 UsagePart(
-                    x=round(number * step + 1.0, 1),
+                    x=round((number + _BETWEEN / 2) * step, 2),
                     y=round(y, 2),
-                    width=round(step - 2.0, 1),
+                    width=round((1.0 - _BETWEEN) * step, 2),
                     height=round(height, 2),
-                    style=_style(place),
+                    style=style,
                     title=f"{name} {amount:,.1f}",
                 )
             )
     marks = [
-        (round(_WIDTH * (at - shown.since) / shown.length_s, 1), text) for at, text in shown.marks()
+        (round(100.0 * (at - shown.since) / shown.length_s, 2), text) for at, text in shown.marks()
     ]
-    return UsagePicture(_WIDTH, _HEIGHT + _FOOT, drawn, marks, most)
+    return UsagePicture(_HEIGHT + _FOOT, drawn, marks, most)

@@ -42,13 +42,16 @@
     if (isBusy()) return plan(LEAST);
     isReading = true;
     isDue = false;
+    let next = MOST;
     const began = Date.now(), slow = setTimeout(() => show(away), SLOW);
     try {
       const answer = await fetch(location.href, { cache: "no-store", credentials: "same-origin" });
       if (answer.status === 401) return location.reload();
       const text = await answer.text();
       if (answer.ok || answer.status === 404) {
-        replace(new DOMParser().parseFromString(text, "text/html"));
+        const fresh = new DOMParser().parseFromString(text, "text/html");
+        next = again(fresh.getElementById("content"));
+        replace(fresh);
         if (source && source.readyState === EventSource.OPEN) show(null);
       } else if (answer.status === 503) show(away);
     } catch {
@@ -58,8 +61,13 @@
       isReading = false;
       readAt = Date.now();
       pause = Math.max(LEAST, PATIENCE * (readAt - began));
-      plan(isDue ? pause : MOST);
+      plan(isDue ? pause : Math.max(pause, next));
     }
+  }
+
+  // Milliseconds after which something of a screen may be newer though nothing more has happened.
+  function again(screen) {
+    return screen && screen.dataset.again ? 1000 * Number(screen.dataset.again) : MOST;
   }
 
   // The parts of the screen that differ, in place; what is entered, checked, scrolled and focused stays.
@@ -157,5 +165,5 @@
   });
   document.getElementById("refresh-switch").hidden = true;
   if (!document.hidden) connect();
-  plan(MOST);
+  plan(again(main));
 })();
