@@ -52,6 +52,8 @@ class SchedulerFigures(SchedulerAbout, total=False):
     agents: int
     running_tasks: int
     queued_tasks: int
+    #: How many tasks have failed in the last hour, of those that are still on record.
+    failed_last_hour: int
 
 
 class SchedulerStats(PreemptionCounts, total=False):

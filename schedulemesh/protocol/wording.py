@@ -66,6 +66,7 @@ _CALLS = {
     "set_time_limit": _Words("limit TASK DURATION", "PUT /tasks/TASK/time_limit"),
     "submit_job": _Words("submit", "POST /jobs"),
     "adopt_job": _Words("adopt", ""),
+    "job_logs": _Words("logs TASK", "GET /jobs/TASK/log"),
     "jobs": _Words("jobs", "GET /jobs", with_arguments=True),
     "lease": _Words("", "POST /leases", with_arguments=True),
     "wait": _Words("wait TASK", "GET /tasks/TASK", with_arguments=True),

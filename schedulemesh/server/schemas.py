@@ -26,6 +26,7 @@ class SchedulerStatus(SchedulerAbout, total=False):
     agents: int
     running_tasks: int
     queued_tasks: int
+    failed_last_hour: int
 
 
 class Error(TypedDict):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.payloads import GangPayload
+from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import in_words
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.wording import in_commands
 from tests.engine.builders import Mesh, node, pool
 
 
@@ -184,6 +186,36 @@ def test_a_task_whose_run_raised_says_what_and_how_to_have_it_retried():
     assert (found.state, found.reason) == ("failed", "run_raised")
     assert found.error == "ValueError: no"
     assert found.hint == "result('t') raises its exception; max_retries runs it again"
+
+
+def test_a_job_that_has_run_says_where_its_output_is():
+    given = mesh()
+    for name, how in (
+        ("ok", {"result_key": "kept"}),
+        ("bad", {"result_key": "why", "reason": TaskEndReason.RUN_RAISED, "error": "code 1"}),
+    ):
+        given.run(name, cpu=1, run="train", payload=JobPayload())
+        given.run_ends(name, **how)
+    completed, failed = explained(given, "ok"), explained(given, "bad")
+    assert completed.detail == "it was completed; job_logs('ok') shows what it wrote"
+    assert (failed.state, failed.error) == ("failed", "code 1")
+    assert failed.hint == "job_logs('bad') shows what it wrote; max_retries runs it again"
+    assert in_commands(failed.hint) == (
+        "`schedulemesh logs bad` shows what it wrote; --retries runs it again"
+    )
+    assert in_commands(in_words(failed.hint_text, "zh")) == (
+        "用 `schedulemesh logs bad` 查看它的输出；设置 --retries 可自动重试"
+    )
+
+
+def test_a_job_that_is_retried_says_where_its_output_is():
+    given = mesh()
+    given.run("t", cpu=1, run="train", class_key="k", retries=2, payload=JobPayload())
+    given.run_ends("t", result_key="why", reason=TaskEndReason.RUN_RAISED, error="code 1")
+    given.leave("t")
+    found = explained(given, "t")
+    assert (found.state, found.reason) == ("queued", Reason.BACK_OFF)
+    assert in_commands(found.hint) == "`schedulemesh logs t` shows what it wrote"
 
 
 def test_a_run_that_is_retried_says_when_and_why():

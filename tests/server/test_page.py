@@ -18,13 +18,13 @@ import pytest
 
 from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.cluster import GetAbout
-from schedulemesh.api.history import GROUPINGS, STATES
+from schedulemesh.api.history import GROUPINGS, STATES, QueryHistory
 from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.metrics import GetAlerts
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import POOL_STATES, EnsurePool, ListPools
-from schedulemesh.api.tasks import PHASES, SubmitTask
+from schedulemesh.api.tasks import PHASES, SubmitTask, WaitTasks, WaitUntil
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
 from schedulemesh.domain.language import preferred_language
 from schedulemesh.domain.payloads import GangPayload
@@ -32,7 +32,7 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.texts.codes import CODES
 from schedulemesh.domain.tokens import Role
-from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.agents import RunReport, key_of, pack
 from schedulemesh.protocol.answers import Listed, TaskLog, encode_answer
 from schedulemesh.server import page
 from schedulemesh.server.page import app, reads
@@ -44,6 +44,7 @@ from schedulemesh.server.page.texts import TEXTS
 from schedulemesh.server.page.words import WORDS
 from schedulemesh.store.history import fold
 from tests.counted_calls import calls_of
+from tests.runtime.fake_backend import FakeBackend
 from tests.server.scenes import large, nodes, observe, submit, three_teams
 from tests.server.work import CLASS, ask, filled, submission
 
@@ -634,6 +635,32 @@ def test_with_a_filter_is_said_how_many_there_are_in_all(browser, path, english,
     browser.sign_in()
     assert english in browser.get(path).words
     assert chinese in browser.get(f"{path}&lang=zh").words
+
+
+def test_tasks_that_failed_in_the_last_hour_are_counted_and_listed(browser, monkeypatch):
+    async def raises(backend, handle, order):
+        return pack(RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="no such file"))
+
+    monkeypatch.setattr(FakeBackend, "run_task", raises)
+    monkeypatch.setattr(reads, "YOUNG_S", 0.0)
+    mesh = browser.api.mesh
+    observe(mesh, nodes(1))
+    quota = parse_resources({"cpu": 64, "memory": 64_000, "gpu": 8})
+    ask(mesh, EnsurePool(name="vision", resources=quota))
+    browser.sign_in()
+    assert "Failed in the last hour 0" in browser.get("/").words
+    submit(mesh, "broken", "vision", run="go")
+    ask(mesh, WaitTasks(task_ids=("broken",), until=WaitUntil.ENDED, enough=1, wait_s=20.0))
+    ask(mesh, QueryHistory(limit=1))
+    document = browser.get("/?lang=zh")
+    assert "近一小时失败 1" in document.words
+    (listed,) = [a["href"] for a in document.all("a") if "state=failed" in a["href"]]
+    failed = browser.get(f"{listed}&lang=en")
+    assert "broken vision" in failed.words
+    assert "no such file" in failed.words
+    assert [one for one in failed.all("details") if "open" in one]
+    assert "broken" not in browser.get("/timeline?span=1h&state=completed").words
+    browser.get("/timeline?state=fail", 400)
 
 
 def test_more_than_three_alerts_are_folded_up_the_most_severe_first(browser, monkeypatch):

@@ -220,6 +220,10 @@ _PAST: Mapping[str, tuple[str, str]] = {
         "result({task!r}) raises its exception; max_retries runs it again",
         "result({task!r}) 会抛出它的异常；设置 max_retries 可自动重试",
     ),
+    "job_log_kept": (
+        "job_logs({task!r}) shows what it wrote; max_retries runs it again",
+        "用 job_logs({task!r}) 查看它的输出；设置 max_retries 可自动重试",
+    ),
     "lease_was_lost": ("lease {agent!r} was lost", "租约 {agent!r} 已丢失"),
     "agent_was_lost": ("its agent {agent!r} was lost", "它的 Agent {agent!r} 已丢失"),
     "nodes_lost": (
@@ -273,6 +277,10 @@ _PAST: Mapping[str, tuple[str, str]] = {
     "result_kept": (
         "it was completed; result({task!r}) returns what it returned",
         "它已完成；result({task!r}) 返回它的结果",
+    ),
+    "job_completed": (
+        "it was completed; job_logs({task!r}) shows what it wrote",
+        "它已完成；用 job_logs({task!r}) 查看它的输出",
     ),
     "result_gone": ("it was completed; its result is no longer kept", "它已完成；结果已不再保留"),
     "no_such_task": (
@@ -405,6 +413,10 @@ _QUEUED: Mapping[str, tuple[str, str]] = {
         "{why}，{wait:.3g} 秒后重试",
     ),
     "run_failed": ("its run failed {count:once|# times}", "它已运行失败 {count} 次"),
+    "job_log_so_far": (
+        "job_logs({task!r}) shows what it wrote",
+        "用 job_logs({task!r}) 查看它的输出",
+    ),
     "no_room_in_ray": ("its last start found no room in Ray", "上次启动时 Ray 中没有足够的资源"),
     "behind_strict": (
         "{before:# task|# tasks} of pool {pool!r} must start before it: the pool's queue is strict",

@@ -18,6 +18,9 @@ from schedulemesh.engine.messages.explanation import EvictionSummary, Explanatio
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
 
+#: Why a job has failed that has run, and may have written why.
+_RAN = (TaskEndReason.RUN_RAISED, TaskEndReason.OUT_OF_MEMORY)
+
 
 def explain_past(state: MeshState, task_id: str) -> Explanation | None:
     """The explanation of a task that has ended; None: it is not on record."""
@@ -56,6 +59,8 @@ def _why(state: MeshState, ended: EndedTask) -> tuple[Text, Text]:
     error: Text = ended.error
     if not error and ended.reason:
         error = say("code_means", code=ended.reason)
+    if ended.kind == "job" and ended.reason in _RAN:
+        return error, say("job_log_kept", task=ended.spec.task_id)
     if ended.result_key is not None:
         return error, say("exception_kept", task=ended.spec.task_id)
     return error, ""
@@ -102,6 +107,8 @@ def _lost(state: MeshState, ended: EndedTask) -> Text:
 
 def _result(ended: EndedTask) -> Sentence:
     """What is kept of a completed task."""
+    if ended.kind == "job":
+        return say("job_completed", task=ended.spec.task_id)
     if ended.result_key is not None:
         return say("result_kept", task=ended.spec.task_id)
     return say("result_gone" if ended.expired else "was_completed")

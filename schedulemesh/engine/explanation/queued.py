@@ -400,8 +400,13 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
             Finding(reason=full.reason, error_text=full.error_text, hint_text=full.hint_text)
         )
     if task.not_before > tx.now:
+        has_log = task.submission.agent.kind == "job" and task.attempts.failures > 0
         findings.append(
-            Finding(reason=Reason.BACK_OFF, error_text=_back_off(task, task.not_before - tx.now))
+            Finding(
+                reason=Reason.BACK_OFF,
+                error_text=_back_off(task, task.not_before - tx.now),
+                hint_text=say("job_log_so_far", task=task.task_id) if has_log else "",
+            )
         )
     return findings
 

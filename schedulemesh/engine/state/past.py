@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import takewhile
 
 import msgspec
 
@@ -280,6 +281,11 @@ class Past:
             return
         ran_s = task.attempts.ran_s + max(0.0, at - task.started_at)
         self.estimates.learn(TaskKind.of(task.spec, task.resources), ran_s)
+
+    def failed_since(self, at: float) -> int:
+        """How many tasks have failed after this time, of those that are still on record."""
+        since = takewhile(lambda one: one.at > at, reversed(self.ended.values()))
+        return sum(one.state is EndState.FAILED for one in since)
 
     def forget_ended(self, task_id: str) -> None:
         """A task of this id exists again."""

@@ -50,6 +50,8 @@ from schedulemesh.version import VERSION
 Row = dict[str, object]
 Value = TypeVar("Value")
 
+_HOUR_S = 3600.0
+
 
 class ClusterService(Service):
     """Answers calls about the cluster and the scheduler."""
@@ -305,6 +307,7 @@ class ClusterService(Service):
             "agents": len(state.agents),
             "running_tasks": len(state.running),
             "queued_tasks": len(state.queue),
+            "failed_last_hour": state.past.failed_since(self._reactor.now() - _HOUR_S),
         }
 
     # how

@@ -170,7 +170,7 @@ SCREENS = (
         "/timeline",
         "timeline",
         timeline,
-        ("span", "until", "by", "pool_name", "owner", "page"),
+        ("span", "until", "by", "pool_name", "owner", "state", "page"),
     ),
     Screen("/evictions", "evictions", evictions, ("pool_name", "owner", "page")),
     Screen("/usage", "usage", usage, _OF_USAGE, is_live=False),

@@ -33,8 +33,8 @@ class UnknownName(NamedTuple):
 
 
 def check_parameters(words: Words, query: QueryParams, allowed: Collection[str]) -> None:
-    """Raise InvalidEntryError for a parameter that a screen does not have, so that nobody takes what it shows for what
-    was asked for.
+    """Raise InvalidEntryError for a parameter that a screen does not have, so that nobody takes what it shows
+    for what was asked for.
     """
     for name in query:
         if name in allowed or name in PREFERENCES:

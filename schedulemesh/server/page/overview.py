@@ -19,6 +19,7 @@ from schedulemesh.metrics.alert_texts import sentences_of
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import actions_of_pool
 from schedulemesh.server.page.bars import bars_of_pool, bars_of_pools
+from schedulemesh.server.page.links import link
 from schedulemesh.server.page.reads import ScreenReads, together
 
 #: The evictions that are looked at; of an hour with more, that there were so many is said.
@@ -63,6 +64,7 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
         "alerts": _firing(alerts, reader.language),
         "alerts_shown": _ALERTS,
         "oldest": waiting.items[0] if waiting.items else None,
+        "failed_link": link("/timeline", ("span", "1h"), ("state", "failed")),
         "evictions": _of_last_hour(evictions, about["time"]),
     }
 

@@ -185,6 +185,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "其中 {gpus} 在已封锁或排空中的节点上",
     ),
     "evictions_hour": ("Evictions in the last hour", "近一小时抢占"),
+    "failed_hour": ("Failed in the last hour", "近一小时失败"),
     "lost_gpu_time": ("{time} of GPU time lost", "损失 GPU 时间 {time}"),
     "nothing_lost": ("no GPU time lost", "没有损失 GPU 时间"),
     "alerts": ("Alerts", "告警"),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from starlette.datastructures import QueryParams
 
-from schedulemesh.api.history import QueryHistory
+from schedulemesh.api.history import STATES, QueryHistory
 from schedulemesh.api.pools import ListPools
 from schedulemesh.domain.names import parse_name
 from schedulemesh.server.listings import Row
@@ -81,9 +81,11 @@ async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]
     pool_name, owner = (
         parse_name(chosen[name], name) if chosen[name] else None for name in _FILTERS
     )
+    state = word_in(reader, query, "state", STATES)
     history = QueryHistory(
         pool_name=pool_name,
         owner=owner,
+        state=state or None,
         since=shown.since,
         until=shown.until,
         limit=_ATTEMPTS,
@@ -98,12 +100,15 @@ async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]
     )
     grouped = _grouped(ran, grouping, names)
     page = sorted(grouped)[(number - 1) * _BANDS : number * _BANDS]
-    filters = [(name, value) for name, value in (*chosen.items(), ("by", query.get("by", "")))]
-    here = [*filters, ("span", shown.span)]
+    here = [*chosen.items(), ("state", state), ("by", query.get("by", "")), ("span", shown.span)]
     return {
         "period": shown,
         "spans": tuple(SPANS),
         **_drawn(ran, {name: grouped[name] for name in page}, shown, colors),
+        "state": state,
+        "states": STATES,
+        # Of a state, those are listed as well that never ran.
+        **({"ran": facts["attempts"]} if state else {}),
         "more": facts["more"],
         "limit": _ATTEMPTS,
         "chosen": chosen,
@@ -111,7 +116,7 @@ async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]
         "groupings": _GROUPINGS,
         "pools": sorted(colors),
         "unknown": () if ran else await unknown_names(reader, "/timeline", chosen, list(colors)),
-        "filtered": bool(pool_name or owner),
+        "filtered": bool(pool_name or owner or state),
         "earlier": link("/timeline", *here, ("until", int(shown.since))),
         "later": ""
         if shown.is_current
