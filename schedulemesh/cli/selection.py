@@ -98,11 +98,14 @@ def chosen(gateway: Gateway, listing: Listing, select: Select) -> Listing:
     for one in _filters(listing, select):
         kind = None if listing.row is None else named_by(listing.row, one.key)
         kind = kind or _KINDS.get(one.key)
-        value = one.value
+        word, value = one.word, one.value
         if kind is not None and value and not any(map(one.matches, listing.rows)):
             value = node_id(gateway, value) if kind is NameOf.NODE else value
             names.append((kind, value))
-        words.append(f"{one.word}{'' if one.equal else '!'}={value}")
+            # Rows of nodes have an id beside the name by which they were asked for.
+            is_id = value != one.value and not one.key.endswith("node_id")
+            word = "node_id" if is_id else word
+        words.append(f"{word}{'' if one.equal else '!'}={value}")
     shown = selected(listing, replace(select, filters=words))
     return replace(shown, notes=(*shown.notes, *unknown_names(gateway, names)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from schedulemesh.cli.exits import ExitCode
@@ -121,6 +123,12 @@ def test_a_node_is_named_by_its_host_or_the_beginning_of_its_id(scheduler, run):
     for name in ("worker-7", "aaaa", "a" * 8):
         done = run("tasks", "-f", f"node={name}", "-o", "name")
         assert (done.stdout, done.stderr) == ("one\n", "")
+        done = run("nodes", "-f", f"node={name}", "-o", "json")
+        assert [row["host"] for row in json.loads(done.stdout)] == ["worker-7"], done.stdout
+        assert json.loads(run("nodes", "-f", f"node!={name}", "-o", "json").stdout) == []
+    done = run("nodes", "-f", "node=worker-8")
+    assert (done.exit_code, done.stdout) == (ExitCode.NOT_FOUND, "")
+    assert "did you mean 'worker-7'?" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--pool", "--evict-pool"])
