@@ -571,9 +571,9 @@ UNKNOWN = {
     "/queue?reason=held_by_users": ("did you mean held_by_user?", "是不是 held_by_user？"),
     "/nodes?show=closed": ("did you mean closed_only?", "是不是 closed_only？"),
     "/timeline?by=nodes": ("did you mean node?", "是不是 node？"),
-    "/timeline?span=8d": ("Allowed are: 1h, 6h, 24h, 7d, 30d", "可用的值：1h、6h、24h、7d、30d"),
+    "/timeline?span=8d": ("allowed are 1h, 6h, 24h, 7d, 30d", "只能取 1h、6h、24h、7d、30d"),
     "/usage?by=pools": ("did you mean pool?", "是不是 pool？"),
-    "/usage?span=1h": ("Allowed are: 24h, 7d, 30d", "可用的值：24h、7d、30d"),
+    "/usage?span=1h": ("allowed are 24h, 7d, 30d", "只能取 24h、7d、30d"),
     "/audit?outcome=refuse": ("did you mean refused?", "是不是 refused？"),
     "/audit?call=cancel": ("did you mean cancel_task?", "是不是 cancel_task？"),
 }

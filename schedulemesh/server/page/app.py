@@ -327,7 +327,7 @@ class Page:
         """The answer for whoever has a session, the form to sign in for others, and else a page that says why
         there is none. ``frame``: what else that page shows.
         """
-        visit, caller = _visit(request), None
+        visit = _visit(request)
         if request.method != "GET" and not request.headers.get("origin"):
             return self.problem(visit, 403, visit.words.text("origin_missing"))
 
@@ -346,10 +346,11 @@ class Page:
         except SchedulerUnavailableError:
             return self.unavailable(visit)
         except InvalidRequestError as error:
-            shown = _problem_frame(caller, frame)
+            shown = _problem_frame(getattr(request.state, "caller", None), frame)
             return self.problem(visit, 400, visit.words.error(error), frame=shown)
         except Problem as problem:
-            sentence, shown = visit.words.problem(problem.body), _problem_frame(caller, frame)
+            shown = _problem_frame(getattr(request.state, "caller", None), frame)
+            sentence = visit.words.problem(problem.body)
             return self.problem(visit, problem.status, sentence, problem.headers, shown)
 
     async def _while_answering(self, page: Coroutine[Any, Any, Response]) -> Response:

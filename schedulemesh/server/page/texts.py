@@ -79,12 +79,12 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "本页没有参数 {name}{near}。可用的参数：{names}。",
     ),
     "no_such_value": (
-        "{name} is {value}{near}. Allowed are: {values}.",
-        "{name} 的值 {value} 无效{near}。可用的值：{values}。",
+        "{name} is {value}{near}; allowed are {values}",
+        "{name} 为 {value}{near}，只能取 {values}",
     ),
     "no_such_value_of_many": (
-        "{name} is {value}{near}. The nearest of {count} values are: {values}.",
-        "{name} 的值 {value} 无效{near}。共有 {count} 个可用的值，最接近的是：{values}。",
+        "{name} is {value}{near}; the nearest of {count} values are {values}",
+        "{name} 为 {value}{near}；共有 {count} 个可用的值，最接近的是 {values}",
     ),
     "perhaps": (" (did you mean {name}?)", "（是不是 {name}？）"),
     "no_such_pool": ("There is no pool {name} now.", "现在没有资源池 {name}。"),
