@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import ray
 
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Expected, Log
+from tests.drills.batch import AT_ONCE
+from tests.drills.batch_check import BatchCheck, Together
+from tests.drills.batch_client import FOLDER, POOL
 from tests.drills.clients import Workload
 from tests.drills.history_check import history_inconsistencies
 from tests.drills.processes import DrillFailed, agent_processes, daemons, until
@@ -23,16 +27,19 @@ FAILS_AFTER_S = 90.0
 #: Seconds within which all answers must agree once nothing is pending: a process that Ray reports as dead may
 #: still be exiting, and a task that waits may just start.
 AGREES_WITHIN_S = 30.0
+#: Seconds in which all jobs, gangs and arrays end.
+ALL_END_S = 120.0
 
 
 class DuplicateWatch:
-    """A thread that detects two simultaneous processes of one task, or a task whose previous incarnation
-    left a child process running.
+    """A thread that detects two simultaneous processes of one task, a task whose previous incarnation left a
+    child process running, and members of gangs and arrays that may not run beside each other.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.twice: list[str] = []
+        self._together, self._running = Together(AT_ONCE), set[tuple[str, int]]()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -44,9 +51,11 @@ class DuplicateWatch:
 
     def _run(self) -> None:
         while not self._over.wait(0.05):
-            for task_id, pids in agent_processes(self.folder).items():
+            running = agent_processes(self.folder)
+            for task_id, pids in running.items():
                 if len(pids) > 1:
                     self.twice.append(f"{task_id} runs as {pids} at once")
+            self._look_together({(name, pid) for name, pids in running.items() for pid in pids})
             # Only daemons that run before and after that: a next incarnation may begin between two looks.
             before, living = daemons(self.folder), agent_processes(self.folder)
             for task_id, parent, pid in set(before).intersection(daemons(self.folder)):
@@ -54,6 +63,11 @@ class DuplicateWatch:
                     self.twice.append(
                         f"{task_id} runs beside {pid}, started by its previous incarnation"
                     )
+
+    def _look_together(self, running: set[tuple[str, int]]) -> None:
+        # Those that were there before, too, ran at the same moment between the two looks.
+        self.twice += self._together.inconsistencies(running & self._running)
+        self._running = running
 
 
 class Checker:
@@ -66,9 +80,10 @@ class Checker:
         log: Log,
         workload: Workload,
         watch: DuplicateWatch,
+        batch: BatchChecker,
     ) -> None:
         self.mesh, self.namespace, self.log = mesh, namespace, log
-        self.workload, self.watch = workload, watch
+        self.workload, self.watch, self.batch = workload, watch, batch
 
     def pause(self) -> None:
         """Pause the clients and wait until no operation is pending."""
@@ -86,11 +101,18 @@ class Checker:
             FAILS_AFTER_S,
         )
 
+    def finish(self) -> None:
+        """Check everything once all jobs, gangs and arrays have ended."""
+        self.pause()
+        self.batch.finish(self.log.read())
+        self.check()
+
     def check(self) -> None:
         """Raise DrillFailed with every inconsistency that does not disappear by itself."""
         end = time.monotonic() + AGREES_WITHIN_S
         while wrong := self._inconsistencies():
-            if time.monotonic() > end or self.workload.failures or self.watch.twice:
+            twice = self.watch.twice or self.batch.watch.twice
+            if time.monotonic() > end or self.workload.failures or twice:
                 raise DrillFailed("; ".join(wrong))
             time.sleep(0.1)  # between two looks at processes and answers, which notify nobody
 
@@ -104,11 +126,13 @@ class Checker:
         wrong += self._ledger()
         wrong += self._settings(expected)
         wrong += self._saved(expected)
-        return wrong + history_inconsistencies(self.mesh, expected)
+        wrong += history_inconsistencies(self.mesh, expected)
+        return wrong + self.batch.inconsistencies(self.log.read())
 
     def _tasks(self, expected: Expected) -> list[str]:
         """Exactly the acknowledged tasks run, each in one process."""
-        listed_tasks = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
+        tasks = self.mesh.list_tasks()["tasks"]
+        listed_tasks = {task["task_id"] for task in tasks if task["pool_name"] != POOL}
         wrong = [f"{t} was acknowledged and is missing" for t in expected.tasks - listed_tasks]
         wrong += [f"{t} runs and was never acknowledged" for t in listed_tasks - expected.tasks]
         agents = {a["tasks"][0]: a["pid"] for a in self._agents() if a["tasks"]}
@@ -150,13 +174,15 @@ class Checker:
         listed = sorted(name for pool in pools for name in pool["agents"])
         if listed != sorted(agent["name"] for agent in agents):
             wrong.append(f"the pools list {listed}")
+        # Members of a gang have actors of their own.
+        single = {agent["name"] for agent in agents if agent["pool"] != POOL}
         mark = f"schedulemesh:{self.mesh.name}:"
         in_ray = {
             entry["name"].removeprefix(mark).rpartition("#")[0]
             for entry in ray.util.list_named_actors(all_namespaces=True)
             if entry["namespace"] == self.namespace and entry["name"].startswith(mark)
         }
-        if in_ray != set(listed):
+        if {name for name in in_ray if not name.startswith(f"{POOL}-")} != single:
             wrong.append(f"Ray has the actors {sorted(in_ray)}, the scheduler lists {listed}")
         return wrong
 
@@ -195,7 +221,59 @@ class Checker:
         return found
 
     def _nothing_starts_or_ends(self) -> bool:
-        return all(agent["state"] == "running" for agent in self._agents())
+        agents = (agent for agent in self._agents() if agent["pool"] != POOL)
+        return all(agent["state"] == "running" for agent in agents)
+
+
+class BatchChecker:
+    """Checks each job, gang and array once it has ended, and in the end that all have."""
+
+    def __init__(self, mesh: RayScheduler, folder: Path) -> None:
+        self.folder = folder / FOLDER
+        (self.folder / "processes").mkdir(parents=True, exist_ok=True)
+        self.mesh, self.watch = mesh, DuplicateWatch(self.folder)
+        self._check = BatchCheck(mesh, self.folder)
+        #: Those that were acknowledged and checked.
+        self.checked: set[str] = set()
+
+    def inconsistencies(self, lines: list[dict[str, Any]]) -> list[str]:
+        """What is wrong with those that have ended since; ``lines``: the log of acknowledgements."""
+        wrong, task_ids = list(self.watch.twice), self._unchecked(lines)
+        if wrong or not task_ids:
+            return wrong
+        waited = self.mesh.wait(task_ids, timeout=0.0)
+        ended = [task for task in waited["tasks"] if task["task_id"] in waited["done"]]
+        if ended:
+            wrong = self._of_ended(ended, lines)
+        if not wrong:
+            self.checked.update(waited["done"])
+        return wrong
+
+    def _unchecked(self, lines: list[dict[str, Any]]) -> list[str]:
+        acknowledged = {line["task"] for line in lines if line["what"] == "batch"}
+        return sorted(acknowledged - self.checked)
+
+    def _of_ended(self, ended: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[str]:
+        statuses = self._check.with_members(ended)
+        cancelled = {line["task"] for line in lines if line["what"] == "batch cancelled"}
+        evicted = Counter(line["task"] for line in lines if line["what"] == "batch evicted")
+        killed = Counter(line["task"] for line in lines if line["what"] == "batch killed")
+        wrong = self._check.inconsistencies(statuses, cancelled, killed)
+        return wrong + [
+            f"{status['task_id']} was evicted {evicted[status['task_id']]} times: {status}"
+            for status in statuses
+            if status.get("preemptions", 0) < evicted[status["task_id"]]
+        ]
+
+    def finish(self, lines: list[dict[str, Any]]) -> None:
+        """Wait until all have ended, and check them; raises DrillFailed."""
+        if task_ids := self._unchecked(lines):
+            self._check.wait(task_ids, ALL_END_S)
+        until(
+            lambda: not agent_processes(self.folder),
+            lambda: f"still run: {agent_processes(self.folder)}",
+            AGREES_WITHIN_S,
+        )
 
 
 def time_until_served(mesh: RayScheduler, since: float) -> float:

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ray
 from ray.exceptions import RayActorError
@@ -55,6 +55,8 @@ class Policy:
 
 class Client:
     """One caller: its operations, and its own tasks."""
+
+    operations: ClassVar[dict[str, float]] = OPERATIONS
 
     def __init__(
         self, name: str, mesh: RayScheduler, log: Log, folder: Path, seed: str, policy: Policy
@@ -296,9 +298,9 @@ class Workload:
             time.sleep(client.rng.uniform(0.0, 0.05))  # calls come at random moments
 
     def _once(self, client: Client) -> None:
-        kinds, weights = list(OPERATIONS), list(OPERATIONS.values())
+        kinds, weights = list(client.operations), list(client.operations.values())
         kind = self.next_operation
-        if kind is None or client.rng.random() < 0.3:
+        if kind not in client.operations or client.rng.random() < 0.3:
             (kind,) = client.rng.choices(kinds, weights)
         try:
             client.do(kind)

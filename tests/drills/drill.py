@@ -18,13 +18,15 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import TypeVar
 
 import ray
 
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.agents import slow_preserver
-from tests.drills.checker import FAILS_AFTER_S, TARGET_S, Checker, DuplicateWatch
+from tests.drills.batch_client import CPUS, POOL, BatchClient
+from tests.drills.checker import FAILS_AFTER_S, TARGET_S, BatchChecker, Checker, DuplicateWatch
 from tests.drills.clients import POOLS, Client, Policy, Workload
 from tests.drills.disk import Disk, own_disk
 from tests.drills.drill_context import TRIES
@@ -32,6 +34,8 @@ from tests.drills.kills import AllKills
 from tests.drills.processes import DrillFailed
 
 NAMESPACE, NAME, CLIENTS = "drill", "mesh", 3
+
+SomeClient = TypeVar("SomeClient", bound=Client)
 
 
 def main() -> int:
@@ -46,7 +50,7 @@ def main() -> int:
             print(f"skipped: read-only disk of the journal; {why_not}", flush=True)
         ray.init(
             address="local",
-            num_cpus=16,
+            num_cpus=20,
             object_store_memory=80_000_000,
             include_dashboard=False,
             log_to_driver=False,
@@ -62,20 +66,23 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
     """Run this number of kills, all kinds in turn, in an order that depends on the seed."""
     (folder / "processes").mkdir()
     mesh = RayScheduler(NAME, namespace=NAMESPACE, detached=True, state_path=folder / "state")
-    for pool, cpu in {**POOLS, "own": 2.0, "preserved": 1.0, "driver": 2.0, "work": 1.0}.items():
+    others = {"own": 2.0, "preserved": 1.0, "driver": 2.0, "work": 1.0, POOL: CPUS}
+    for pool, cpu in {**POOLS, **others}.items():
         mesh.create_pool(pool, resources={"cpu": cpu})
     mesh.register_state_handlers("preserved", preserver=slow_preserver)
-    # What waits for this pool neither evicts the clients' tasks nor is evicted by them.
-    mesh.update_preemption_policy(protected_pools=["work"])
+    # What waits for these pools neither evicts the clients' tasks nor is evicted by them.
+    mesh.update_preemption_policy(protected_pools=["work", POOL])
     log, policy = Log(folder / "log.jsonl"), Policy()
 
-    def client(name: str) -> Client:
+    def client(name: str, kind: type[SomeClient]) -> SomeClient:
         attached = RayScheduler.attach(NAME, namespace=NAMESPACE)
-        return Client(name, attached, log, folder, f"{seed} {name}", policy)
+        return kind(name, attached, log, folder, f"{seed} {name}", policy)
 
-    workload = Workload([client(f"client{n}") for n in range(CLIENTS)])
+    clients = [client(f"client{n}", Client) for n in range(CLIENTS)]
+    batch = BatchChecker(mesh, folder)
+    workload = Workload([*clients, client("batch", BatchClient)])
     watch = DuplicateWatch(folder)
-    checker = Checker(mesh, NAMESPACE, log, workload, watch)
+    checker = Checker(mesh, NAMESPACE, log, workload, watch, batch)
     rng = random.Random(seed)
     killer = AllKills(
         mesh=mesh,
@@ -84,9 +91,10 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
         folder=folder,
         workload=workload,
         checker=checker,
-        own=client("own"),
+        own=client("own", Client),
         rng=rng,
     )
+    killer.batch = client("killed", BatchClient)
     killer.disk = disk
     took: dict[str, list[float]] = defaultdict(list)
     done = 0
@@ -99,6 +107,8 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
             print(f"{passed_s:7.1f} s  {done:4d}  {kind}: {took[kind][-1]:.2f} s", flush=True)
             if passed_s > limit_s:
                 break
+        kind = "the end"
+        checker.finish()
     except DrillFailed as failed:
         print(f"LOST after {done} kills, DRILL_SEED={seed}, in {kind}: {failed}", flush=True)
         keep = os.environ.get("DRILL_KEEP")
@@ -107,6 +117,7 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
         return 1
     finally:
         watch.close()
+        batch.watch.close()
         workload.pause()
         mesh.shutdown()
         workload.close()

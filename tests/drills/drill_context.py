@@ -18,6 +18,7 @@ from schedulemesh.store.history.schema import progress
 from schedulemesh.store.history.tables import FILES, history_engine
 from schedulemesh.store.sql import SqlJournal
 from tests.drills.acknowledged import Expected, Log
+from tests.drills.batch_client import POOL
 from tests.drills.checker import FAILS_AFTER_S, Checker, time_until_served
 from tests.drills.clients import Client, PendingCall, Workload
 from tests.drills.processes import (
@@ -107,8 +108,10 @@ class DrillContext:
                 copy.close()
 
     def random_running_agent(self) -> dict[str, Any] | None:
-        agents = [a for a in self.mesh.list_agents()["agents"] if a["state"] == "running"]
-        return self.rng.choice(agents) if agents else None
+        """One of those whose methods the clients call."""
+        agents = self.mesh.list_agents()["agents"]
+        running = [a for a in agents if a["state"] == "running" and a["pool"] != POOL]
+        return self.rng.choice(running) if running else None
 
     def wait_until_removed(self, agent: dict[str, Any]) -> None:
         until(

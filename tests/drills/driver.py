@@ -10,6 +10,7 @@ import ray
 
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import Log
+from tests.drills.batch_client import POOL, BatchClient
 from tests.drills.clients import Client, Policy
 
 
@@ -22,11 +23,16 @@ def main() -> None:
     else:
         mesh = RayScheduler(name, namespace=namespace)
         mesh.create_pool("driver", resources={"cpu": 2.0})
-    client = Client(Path(log).stem, mesh, Log(Path(log)), Path(folder), f"driver {seed}", Policy())
+        mesh.create_pool(POOL, resources={"cpu": 2.0})
+    name, own_log = Path(log).stem, Log(Path(log))
+    client = Client(name, mesh, own_log, Path(folder), f"driver {seed}", Policy())
+    batch = BatchClient(f"{name}-batch", mesh, own_log, Path(folder), f"batch {seed}", Policy())
+    batch.submit_batch()
     for n in itertools.count():
         # The lowest priorities of all, and rising: it evicts only its own tasks.
         client.submit("driver", 0.1 + n * 0.01 if how == "shares" else n + 1.0)
         client.do(client.rng.choice(("save", "complete", "preempt", "save", "restore")))
+        batch.do(batch.rng.choice(("read", "read", "submit_batch", "evict_batch")))
 
 
 if __name__ == "__main__":

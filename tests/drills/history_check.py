@@ -9,6 +9,7 @@ from typing import Any
 from schedulemesh.api.history import ENDS
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import BEGINS, Expected
+from tests.drills.batch import named
 from tests.drills.processes import DrillFailed, until
 
 #: Seconds in which the history must contain what has happened; it is tried again every 5 s after a failure.
@@ -101,8 +102,12 @@ def _acknowledged(attempts: list[dict[str, Any]], expected: Expected) -> list[st
 
 
 def _sums(mesh: RayScheduler, attempts: list[dict[str, Any]]) -> list[str]:
-    """Each end is counted once in the use of its pool."""
-    states = Counter((attempt["pool_name"], attempt["state"]) for attempt in attempts)
+    """Each end is counted once in the use of its pool; that of an array is those of its members."""
+    states = Counter(
+        (attempt["pool_name"], attempt["state"])
+        for attempt in attempts
+        if attempt["task_id"].endswith("]") or not named(attempt["task_id"]).is_array
+    )
     rows = mesh.usage("pool", since="1d")["usage"]
     return [
         f"{row[state]} tasks of pool {row['pool']} are summed up as {state}, the history has "

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from tests.drills.acknowledged import Expected, read_log
+from tests.drills.batch_client import FOLDER
 from tests.drills.checker import FAILS_AFTER_S, time_until_served
 from tests.drills.drill_context import TRIES, DrillContext
 from tests.drills.processes import (
@@ -71,9 +72,13 @@ class DriverKills(DrillContext):
                     return None
                 at = kill(driver.pid)
             driver.wait(FAILS_AFTER_S)
+        batch = folder / FOLDER
         until(
-            lambda: not named(namespace) and not agent_processes(folder),
-            lambda: f"left in Ray: {named(namespace)}, processes {agent_processes(folder)}",
+            lambda: not named(namespace) and not agent_processes(folder) | agent_processes(batch),
+            lambda: (
+                f"left in Ray: {named(namespace)}, processes {agent_processes(folder)}, "
+                f"{agent_processes(batch)}"
+            ),
             FAILS_AFTER_S,
         )
         return time.monotonic() - at

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from schedulemesh.engine.state.agents import Ending, Running, Starting
+from schedulemesh.engine.state.task_phases import Preempting
 from tests.drills.agents import began_at
 from tests.drills.checker import FAILS_AFTER_S, time_until_served
 from tests.drills.clients import PendingCall
@@ -33,6 +34,8 @@ OPERATIONS = {
     "in mid-policy change": ("policy", 0.008),
     "in mid-restore": ("restore", 0.5),
     "in mid-save": ("save", 0.2),
+    "in mid-submit of a job, gang or array": ("submit_batch", 0.05),
+    "in mid-eviction of a job, gang or array": ("evict_batch", 0.5),
 }
 
 
@@ -119,6 +122,9 @@ class SupervisorKills(DrillContext):
         if pending.answered.wait(REPLY_WITHIN_S):
             return False
         state = self.durable()
+        if kind == "in mid-eviction of a job, gang or array":
+            task = state.running.by_id.get(pending.task_id)
+            return task is not None and isinstance(task.phase, Preempting)
         agent = state.agents.get(f"on-{pending.task_id}")
         phase = None if agent is None else agent.phase
         if kind == "in mid-submit, no actor yet":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.drills.disk_faults import DiskFaults
 from tests.drills.kill_agents import AgentKills
+from tests.drills.kill_batch import BatchKills
 from tests.drills.kill_drivers import DriverKills
 from tests.drills.kill_first_start import FirstStartKills
 from tests.drills.kill_queued import QueuedWorkKills
@@ -13,7 +14,13 @@ from tests.drills.kill_supervisor import OPERATIONS, SupervisorKills
 
 
 class AllKills(
-    SupervisorKills, QueuedWorkKills, AgentKills, DriverKills, DiskFaults, FirstStartKills
+    SupervisorKills,
+    QueuedWorkKills,
+    AgentKills,
+    BatchKills,
+    DriverKills,
+    DiskFaults,
+    FirstStartKills,
 ):
     """All kinds of kills in one object."""
 
@@ -31,6 +38,11 @@ class AllKills(
             "agent, in mid-eviction": self.agent_in_eviction,
             "agent, stopped": self.agent_stopped,
             "worker of a preserver": self.preserver,
+            "driver of a job": self.driver_of_a_job,
+            "runner of a job": self.runner_of_a_job,
+            "member of a gang": self.member_of_a_gang,
+            "member of an array": self.member_of_an_array,
+            "supervisor and a job, gang or array at once": self.supervisor_and_batch,
             "driver, detached": self.driver_detached,
             "driver, not detached": self.driver_tied,
             "journal's disk full": self.disk_full,
