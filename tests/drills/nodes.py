@@ -39,15 +39,28 @@ FAILS_AFTER_S = 60.0
 def power_off(cluster: Cluster, node_id: str) -> None:
     """Kill every process of a node, at once."""
     (node,) = (n for n in cluster.worker_nodes if n.node_id == node_id)
-    pids = []
-    for started in node.all_processes.values():
-        for process in started:
-            pids += [process.process.pid]
-            pids += [p.pid for p in psutil.Process(process.process.pid).children(recursive=True)]
+    pids: set[int] = set()
+    # What stands still starts no further process, such as the driver of a job.
+    while started := _processes_of(node) - pids:
+        _signal(started, signal.SIGSTOP)
+        pids |= started
+    _signal(pids, signal.SIGKILL)
+    cluster.remove_node(node, allow_graceful=False)
+
+
+def _processes_of(node: Any) -> set[int]:
+    """The processes of a node that Ray has started, and all that they have started."""
+    pids = {each.process.pid for started in node.all_processes.values() for each in started}
+    for pid in list(pids):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            pids |= {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    return pids
+
+
+def _signal(pids: set[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    cluster.remove_node(node, allow_graceful=False)
+            os.kill(pid, number)
 
 
 def known_dead(node_id: str) -> float:

@@ -48,6 +48,14 @@ def test_a_few_kills_lose_nothing():
     assert output_of(out)["kills"] > 0
 
 
+def test_what_is_killed_with_its_node_returns_and_its_record_is_true():
+    out = run("tests.drills.node_kills", DRILL_KILLS="2", DRILL_TASKS="2", DRILL_SEED="1")
+    print(out)
+    if "skipped" in out:
+        pytest.skip(out.strip().splitlines()[-1])
+    assert sum(output_of(out)["kills"].values()) == 2
+
+
 @pytest.fixture(scope="module")
 def nodes():
     """The results of the program with three nodes."""
