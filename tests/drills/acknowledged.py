@@ -38,6 +38,10 @@ class Log:
             self.may_return.discard(task_id)
             self.write("restarted", task=task_id)
 
+    def close(self) -> None:
+        """Close the file; nothing is written any more."""
+        self._file.close()
+
     def read(self) -> list[dict[str, Any]]:
         """All complete lines; one that was cut off when its writer died is ignored."""
         return read_log(self.path)

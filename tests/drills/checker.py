@@ -12,13 +12,15 @@ from typing import Any
 import ray
 
 from schedulemesh.core import RayScheduler
+from schedulemesh.engine.state.evictions import RECENT
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.batch import AT_ONCE
 from tests.drills.batch_check import BatchCheck, Together
 from tests.drills.batch_client import FOLDER, POOL
 from tests.drills.clients import Workload
-from tests.drills.history_check import history_inconsistencies
+from tests.drills.history_check import all_attempts, history_inconsistencies
 from tests.drills.processes import DrillFailed, agent_processes, daemons, until
+from tests.drills.queue_evictions import QueueEvictions
 
 #: Target: seconds from the detected death until everything is served again.
 TARGET_S = 10.0
@@ -84,6 +86,7 @@ class Checker:
     ) -> None:
         self.mesh, self.namespace, self.log = mesh, namespace, log
         self.workload, self.watch, self.batch = workload, watch, batch
+        self._queue_evictions = QueueEvictions(log, POOL)
 
     def pause(self) -> None:
         """Pause the clients and wait until no operation is pending."""
@@ -110,29 +113,42 @@ class Checker:
     def check(self) -> None:
         """Raise DrillFailed with every inconsistency that does not disappear by itself."""
         end = time.monotonic() + AGREES_WITHIN_S
+        latest = end + ALL_END_S
         while wrong := self._inconsistencies():
             twice = self.watch.twice or self.batch.watch.twice
             if time.monotonic() > end or self.workload.failures or twice:
                 raise DrillFailed("; ".join(wrong))
             time.sleep(0.1)  # between two looks at processes and answers, which notify nobody
+            if self.batch.unended(self.log.read()):
+                # Jobs start and end between the looks.
+                end = min(latest, time.monotonic() + AGREES_WITHIN_S)
+
+    def expected(self) -> Expected:
+        """What must run now, while the clients are paused."""
+        return self._look()[2]
+
+    def _look(self) -> tuple[list[str], list[dict[str, Any]], Expected]:
+        """What tasks from the queue have evicted that they may not, all attempts, and what must run."""
+        attempts = all_attempts(self.mesh)
+        wrong = self._queue_evictions.write(attempts)
+        self.log.write_returned(self._running())
+        return wrong, attempts, Expected(self.log.read())
 
     def _inconsistencies(self) -> list[str]:
-        wrong = [*self.workload.failures, *self.watch.twice]
-        self.log.write_returned({task["task_id"] for task in self.mesh.list_tasks()["tasks"]})
-        expected = Expected(self.log.read())
+        wrong, attempts, expected = self._look()
+        wrong += [*self.workload.failures, *self.watch.twice]
         wrong += expected.inconsistencies()
         wrong += self._tasks(expected)
         wrong += self._daemons()
         wrong += self._ledger()
         wrong += self._settings(expected)
         wrong += self._saved(expected)
-        wrong += history_inconsistencies(self.mesh, expected)
+        wrong += history_inconsistencies(self.mesh, attempts, expected)
         return wrong + self.batch.inconsistencies(self.log.read())
 
     def _tasks(self, expected: Expected) -> list[str]:
         """Exactly the acknowledged tasks run, each in one process."""
-        tasks = self.mesh.list_tasks()["tasks"]
-        listed_tasks = {task["task_id"] for task in tasks if task["pool_name"] != POOL}
+        listed_tasks = self._running()
         wrong = [f"{t} was acknowledged and is missing" for t in expected.tasks - listed_tasks]
         wrong += [f"{t} runs and was never acknowledged" for t in listed_tasks - expected.tasks]
         agents = {a["tasks"][0]: a["pid"] for a in self._agents() if a["tasks"]}
@@ -158,12 +174,16 @@ class Checker:
         ]
 
     def _ledger(self) -> list[str]:
-        """The used quota is the sum over the agents, and Ray has the same actors."""
+        """The used quota is the sum over the agents that have started, and Ray has the same actors."""
         wrong = []
         pools = self.mesh.list_pools()["pools"]
         agents = self._agents()
         used = sum(pool["used"].get("cpu", 0.0) for pool in pools)
-        have = sum(agent["resources"].get("cpu", 0.0) for agent in agents)
+        have = sum(
+            agent["resources"].get("cpu", 0.0)
+            for agent in agents
+            if agent["state"] not in ("waiting", "starting")
+        )
         if not math.isclose(used, have):
             wrong.append(f"{used:g} CPUs are accounted as used, agents have {have:g}")
         lent = sum(
@@ -203,7 +223,12 @@ class Checker:
         stored = {task["task_id"] for task in listed if task["state_saved"]}
         records = self.mesh.list_preemptions(limit=10_000)["preemptions"]
         unsaved = {record["task_id"] for record in records if not record["state_saved"]}
-        missing = expected.evicted - expected.tasks - expected.completed - stored - unsaved
+        evicted = expected.evicted
+        if (
+            len(records) >= RECENT
+        ):  # what is not on record any more may have been deleted with its state
+            evicted = evicted & {record["task_id"] for record in records}
+        missing = evicted - expected.tasks - expected.completed - stored - unsaved
         wrong = [f"{task_id} was evicted, and its state is missing" for task_id in missing]
         for task_id, count in expected.saved.items():
             if task_id not in expected.tasks | expected.evicted:
@@ -215,6 +240,15 @@ class Checker:
             if state.get("count", -1) < count:
                 wrong.append(f"{task_id} was saved at {count}; stored is {found}")
         return wrong
+
+    def _running(self) -> set[str]:
+        """The tasks of the clients that run, or are started."""
+        tasks = self.mesh.list_tasks()["tasks"]
+        return {
+            task["task_id"]
+            for task in tasks
+            if task["pool_name"] != POOL and task["phase"] != "queued"
+        }
 
     def _agents(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.mesh.list_agents()["agents"]
@@ -248,6 +282,12 @@ class BatchChecker:
         if not wrong:
             self.checked.update(waited["done"])
         return wrong
+
+    def unended(self, lines: list[dict[str, Any]]) -> list[str]:
+        """Those that were acknowledged and have not ended."""
+        task_ids = self._unchecked(lines)
+        pending: list[str] = self.mesh.wait(task_ids, timeout=0.0)["pending"] if task_ids else []
+        return pending
 
     def _unchecked(self, lines: list[dict[str, Any]]) -> list[str]:
         acknowledged = {line["task"] for line in lines if line["what"] == "batch"}

@@ -70,7 +70,7 @@ def run(folder: Path, disk: Disk | None, kills: int, seed: str, only: str, limit
     for pool, cpu in {**POOLS, **others}.items():
         mesh.create_pool(pool, resources={"cpu": cpu})
     mesh.register_state_handlers("preserved", preserver=slow_preserver)
-    # What waits for these pools neither evicts the clients' tasks nor is evicted by them.
+    # What runs in these pools is not evicted for the clients' tasks.
     mesh.update_preemption_policy(protected_pools=["work", POOL])
     log, policy = Log(folder / "log.jsonl"), Policy()
 

@@ -17,7 +17,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.store.history.schema import progress
 from schedulemesh.store.history.tables import FILES, history_engine
 from schedulemesh.store.sql import SqlJournal
-from tests.drills.acknowledged import Expected, Log
+from tests.drills.acknowledged import Log
 from tests.drills.batch_client import POOL
 from tests.drills.checker import FAILS_AFTER_S, Checker, time_until_served
 from tests.drills.clients import Client, PendingCall, Workload
@@ -124,14 +124,14 @@ class DrillContext:
         """Log the tasks of a dead agent as lost, and those that a health check rebuilds as rebuilt."""
         self.checker.pause()
         listed_tasks = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
-        expected = Expected(self.log.read())
+        expected = self.checker.expected()
         for task_id in agent["tasks"]:
             if task_id in expected.tasks and task_id not in listed_tasks:
                 self.log.write("lost", task=task_id)
         done = self.mesh.ensure_agent_health(timeout=60.0)
         for detail in done["details"]:
             if detail["action"] == "rebuilt":
-                for task_id in detail["tasks"]:
+                for task_id in detail["tasks"] if detail["pool_name"] != POOL else ():
                     self.log.write("rebuilt", task=task_id)
             elif not detail.get("error"):
                 raise DrillFailed(f"removed without an error: {detail}")

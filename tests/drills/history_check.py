@@ -22,16 +22,23 @@ _BEGINS = ("admitted", "registered")
 _COUNTED = ("completed", "failed", "cancelled", "lost", "preempted")
 
 
-def history_inconsistencies(mesh: RayScheduler, expected: Expected) -> list[str]:
-    """What the history has more than once, or not at all."""
-    until(lambda: _is_written(mesh), "the history does not catch up", _WRITTEN_WITHIN_S)
-    events, attempts = list(_events(mesh)), list(_attempts(mesh))
+def history_inconsistencies(
+    mesh: RayScheduler, attempts: list[dict[str, Any]], expected: Expected
+) -> list[str]:
+    """What the history has more than once, or not at all; ``attempts`` are those in it."""
+    events = list(_events(mesh))
     wrong = _numbering(events)
     wrong += [f"the history has the event {event}" for event in events if event["kind"] in _MISSING]
     for attempt in attempts:
         wrong += _life(attempt)
     wrong += _acknowledged(attempts, expected)
     return wrong + _sums(mesh, attempts)
+
+
+def all_attempts(mesh: RayScheduler) -> list[dict[str, Any]]:
+    """All attempts to run tasks, with their events, once the history has caught up."""
+    until(lambda: _is_written(mesh), "the history does not catch up", _WRITTEN_WITHIN_S)
+    return list(_attempts(mesh))
 
 
 def _is_written(mesh: RayScheduler) -> bool:
@@ -52,7 +59,6 @@ def _events(mesh: RayScheduler) -> Iterable[dict[str, Any]]:
 
 
 def _attempts(mesh: RayScheduler) -> Iterable[dict[str, Any]]:
-    """All attempts to run tasks, with their events."""
     before, more = None, True
     while more:
         answer = mesh.history(limit=_PAGE, before=before, with_events=True)

@@ -5,6 +5,7 @@ See ``kill_supervisor`` for the results.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -55,9 +56,8 @@ class BatchKills(DrillContext):
         process, victim = self._at_work(self._submitted(self.rng.choice(("job", "gang", "array"))))
         pid = self.supervisor_pid()
         with stopped(pid):
-            if not began_at(victim):
+            if self._kill_at_work(process, victim) is None:
                 return None
-            self._kill(process, victim)
             at = kill(pid)
         took = self.recovery_time(at, pid)
         self._wait_for_the_next(process, victim)
@@ -66,11 +66,18 @@ class BatchKills(DrillContext):
     def _kill_process(self, shape: str) -> float | None:
         process, pid = self._at_work(self._submitted(shape))
         time.sleep(self.rng.uniform(0.0, 0.5))  # the kill comes at a random moment
-        if not began_at(pid):
+        at = self._kill_at_work(process, pid)
+        if at is None:
             return None
-        at = self._kill(process, pid)
         self._wait_for_the_next(process, pid)
         return time_until_served(self.mesh, at)
+
+    def _kill_at_work(self, process: str, pid: int) -> float | None:
+        """Kill a process of a task in its first attempt, unless its work is done; returns when."""
+        with contextlib.suppress(ProcessLookupError), stopped(pid):
+            done = {mark.partition("@")[0] for mark in marks(self.folder / FOLDER, "produced")}
+            return None if process in done else self._kill(process, pid)
+        return None
 
     def _kill(self, process: str, pid: int) -> float:
         """Kill a process of a task, whose attempt ends with it; returns when."""

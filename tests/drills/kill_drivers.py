@@ -94,7 +94,7 @@ class DriverKills(DrillContext):
             if line["what"] not in ("asked", "answered", "policy"):
                 self.log.write(**line)
         asked = lines[-1]
-        expected = Expected(self.log.read())
+        expected = self.checker.expected()
         listed_tasks = {task["task_id"] for task in self.mesh.list_tasks()["tasks"]}
         task_id = asked["task"]
         if asked["kind"] in ("submit", "restore") and task_id in listed_tasks - expected.tasks:

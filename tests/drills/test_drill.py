@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.drills.acknowledged import Expected
-from tests.drills.batch_check import Together
 from tests.integration.drivers import environment_of_another_ray
 
 ROOT = Path(__file__).parents[2]
@@ -80,15 +79,6 @@ def test_a_scheduler_with_a_database_journal_survives_its_node(nodes):
     if "skipped" in results:
         pytest.skip(results["skipped"])
     assert results["late"] != "no answer"
-
-
-def test_members_that_may_not_run_beside_each_other_are_noticed():
-    together = Together(at_once=2)
-    assert together.inconsistencies({("gang#0", 1), ("gang#1", 2), ("job", 3)}) == []
-    assert together.inconsistencies({("gang#0", 4), ("gang#1", 5), ("many[0]", 6)}) == []
-    assert together.inconsistencies({("gang#0", 4), ("gang#1", 2)}) != []
-    members = {(f"many[{index}]", 10 + index) for index in range(3)}
-    assert together.inconsistencies(members) == ["3 members of many run at once"]
 
 
 def test_the_expected_state_follows_from_the_log():
