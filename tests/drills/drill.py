@@ -179,6 +179,7 @@ def figures(took: dict[str, list[float]], lines: list[dict], seed: str) -> dict[
         "seed": seed,
         "kills": sum(len(times) for times in took.values()),
         "acknowledged": counts,
+        "evicted by queued tasks": sum("by" in line for line in lines),
         "tasks": len(Expected(lines).balance),
     }
 

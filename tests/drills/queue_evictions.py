@@ -65,7 +65,7 @@ class QueueEvictions:
         if any(each["state"] == "preempted" for each in earlier):
             # It was evicted again, so it had returned.
             self.log.write_returned({task_id})
-        self.log.write("evicted", task=task_id)
+        self.log.write("evicted", task=task_id, by=attempt["by_task"])
 
     def _write_return(
         self, attempt: _Attempt, evictor: _Attempt | None, later: list[_Attempt]
