@@ -28,7 +28,7 @@ class BatchClient(Client):
         "submit_batch": 3,
         "evict_batch": 3,
         "hold_batch": 1,
-        "cancel_batch": 0.5,
+        "cancel_batch": 0.1,
         "read": 0.5,
     }
 
@@ -63,11 +63,17 @@ class BatchClient(Client):
         return answer
 
     def evict_batch(self) -> None:
-        """Evict one of them, or a member of an array."""
-        task_id = self._random_task()
-        if not task_id:
+        """Evict one of them that runs, or a member of an array that does."""
+        listed = self._call("read", "", self.mesh.list_tasks)["tasks"]
+        running = [
+            task["task_id"]
+            for task in listed
+            if task["phase"] == "running" and task["task_id"].partition("[")[0] in self._open
+        ]
+        if not running:
             self.submit_batch()
             return
+        task_id = self.rng.choice(running)
         answer = self._call("evict_batch", task_id, lambda: self.mesh.preempt_task(task_id=task_id))
         for victim in answer.get("preempted", []):
             self.log.write("batch evicted", task=victim["task_id"])
