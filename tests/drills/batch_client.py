@@ -52,7 +52,7 @@ class BatchClient(Client):
             return {"success": False}
         task_id = self._submitter.random_id(f"{self.name}-{next(self._numbers)}", shape, kind)
         # One that is to be killed waits for no other task, and is evicted for none.
-        priority = 9.5 if shape else self.rng.uniform(1.0, 9.0)
+        priority = 9.5 if shape else self.rng.uniform(5.0, 8.4)
         steps = steps or self.rng.randrange(2, 20)
         answer = self._call(
             "submit_batch", task_id, lambda: self._submitter.submit(task_id, priority, steps)
