@@ -72,6 +72,14 @@ class Transaction:
         #: back when the claims for which they were revoked are made.
         self.revoked: list[tuple[Agent, RunningTask | None]] = []
 
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether others may be served between two portions of a tick: not before those are who wait for what
+        was decided in it.
+        """
+        waits = self.woken or self.revoked or self.state.running.children.orphans
+        return bool(self.portion) and not waits
+
     def resume(self, now: float) -> None:
         """Go on later, after others have changed something."""
         self.now = now

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from schedulemesh.engine.admission import reservations
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted
 from schedulemesh.engine.messages.queue_facts import Ticked
@@ -179,3 +180,57 @@ def test_a_tick_that_is_not_finished_is_given_up_when_the_next_one_begins():
     assert len(mesh.ends) == len(POOLS)
     nothing = mesh.handle(s.TickContinued())
     assert (nothing.facts, nothing.is_unfinished) == ((), False)
+
+
+def with_late_starts(count):
+    """A mesh in which the first task of each of so many pools can start when the one there has ended."""
+    names = [f"p{number}" for number in range(count)]
+    mesh = Mesh(*(pool(name, cpu=4) for name in names), nodes=[node("n", cpu=4 * count)])
+    for number, name in enumerate(names):
+        mesh.run(f"runs-{name}", name, cpu=4, duration=100.0 + number)
+        mesh.queue(f"waits-{name}", name, cpu=4)
+    return mesh
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """The tasks whose starts were sought."""
+    sought, seek = [], reservations._earliest
+
+    def noted(state, projections, task, classes):
+        sought.append(task.task_id)
+        return seek(state, projections, task, classes)
+
+    monkeypatch.setattr(reservations, "_earliest", noted)
+    return sought
+
+
+def starts_of(mesh):
+    return {name: mesh.state.queue.by_id[name].reservation.at for name in mesh.state.queue.reserved}
+
+
+def test_starts_are_sought_one_by_one(searches):
+    mesh = with_late_starts(6)
+    step, counts = mesh.handle(s.ClockTicked(portion=50)), [len(searches)]
+    while step.is_unfinished:
+        step = mesh.handle(s.TickContinued())
+        counts.append(len(searches) - sum(counts))
+    assert (max(counts), sum(counts)) == (1, 6)
+    assert starts_of(mesh) == {f"waits-p{n}": 1100.0 + n for n in range(6)}
+    at_once = with_late_starts(6)
+    at_once.handle(s.ClockTicked())
+    assert starts_of(at_once) == starts_of(mesh)
+
+
+def test_what_happens_between_two_searches_counts_in_those_that_follow(searches):
+    mesh = with_late_starts(4)
+    step = mesh.handle(s.ClockTicked(portion=50))
+    while not searches:
+        step = mesh.handle(s.TickContinued())
+    mesh.cancel("waits-p1")
+    mesh.handle(s.TimeLimitRequested(task_id="runs-p3", max_run_s=30.0, request_id="shorter"))
+    while step.is_unfinished:
+        step = mesh.handle(s.TickContinued())
+    assert searches == ["waits-p0", "waits-p2", "waits-p3"]
+    # After 30 s, and 35 s in which it is saved and cancelled.
+    assert starts_of(mesh) == {"waits-p0": 1100.0, "waits-p2": 1102.0, "waits-p3": 1065.0}

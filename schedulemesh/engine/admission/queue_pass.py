@@ -138,7 +138,7 @@ def serve_queue_at_tick(tx: Transaction) -> Iterator[None]:
     heads, evictions = yield from _complete_pass(tx)
     finish_revocations(tx)
     estimate_new(tx)
-    starts = reserve_starts(tx, [head for head in heads if head.task_id in queue.by_id])
+    starts = yield from reserve_starts(tx, [h for h in heads if h.task_id in queue.by_id])
     if (queue.turns.evictions, queue.turns.starts) != (evictions, starts):
         tx.emit(TurnsPassed(at=tx.now, evictions=evictions, starts=starts))
     if all(type(fact) is AnswersForgotten for fact in tx.facts):
@@ -436,12 +436,9 @@ class _Pass:
         return (self._backfill.forgets, 0 if self._turn is None else len(self._tx.facts))
 
     def _is_portion_over(self) -> bool:
-        """Whether others may be served before the next class. Not before those are who wait for what this
-        pass has decided.
-        """
-        tx = self._tx
+        """Whether others may be served before the next class."""
         self._work += 1
-        if self._work < tx.portion or tx.woken or tx.revoked or tx.state.running.children.orphans:
+        if self._work < self._tx.portion or not self._tx.may_be_interrupted:
             return False
         self._work = 0
         return True

@@ -26,7 +26,7 @@ than a tick seeks starts for, they take turns in the order of their names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from math import inf
 
 import msgspec
@@ -59,10 +59,11 @@ _GROUP_SEARCHES = 4
 _STARTS = 50
 
 
-def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
+def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> Generator[None, None, str]:
     """Reserve a start for each of these tasks, and drop the reservations of all others, except of those that
     wait for their next attempt (``requeue``). Starts are sought for so many pools at most, in turn; those of
-    others stay as they are. The pool with which the next tick begins.
+    others stay as they are. The pool with which the next tick begins. In a tick that is divided it yields
+    before each further search.
     """
     queue = tx.state.queue
     keep = {task.task_id: task for task in heads if is_reserved_for(tx.state, task)}
@@ -82,20 +83,55 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
     ]
     if not sought:
         return next_name
-    has_windows = bool(tx.state.windows.by_name)
-    classes = classes_by_pool(tx.state)
-    projections, delays = Projections(tx.state, tx.now, tx.estimated_ends), Delays(tx)
-    for task in sought:
-        earliest = _earliest(tx.state, projections, task, classes.get(task.pool_name, []))
-        start = _after_others(tx, delays, task, earliest)
+    search, was_interrupted = _Search(tx), False
+    for number, task in enumerate(sought):
+        if number and tx.may_be_interrupted:
+            yield
+            if search.is_interrupted:
+                search, was_interrupted = _Search(tx), True
+        # Others may have started, changed or cancelled it.
+        if not was_interrupted or _still_waits(tx.state, task):
+            search.renew(task)
+    return next_name
+
+
+def _still_waits(state: MeshState, task: QueuedTask) -> bool:
+    """Whether a start may be reserved for a task as it was before others changed something."""
+    is_same = state.queue.by_id.get(task.task_id) is task
+    return is_same and task.queue_class is not None and is_reserved_for(state, task)
+
+
+class _Search:
+    """Seeks the starts of tasks, as long as nobody else changes anything."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx, self._resumed = tx, tx.resumed
+        self._classes = classes_by_pool(tx.state)
+        self._projections = Projections(tx.state, tx.now, tx.estimated_ends)
+        self._delays = Delays(tx)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether others have changed something since: what was found out may hold no longer."""
+        return self._tx.resumed > self._resumed
+
+    def renew(self, task: QueuedTask) -> None:
+        """Reserve the start that a task has if estimates hold, or drop the one that is reserved."""
+        tx, projections = self._tx, self._projections
+        classes = self._classes.get(task.pool_name, [])
+        earliest = _earliest(tx.state, projections, task, classes)
+        start = _after_others(tx, self._delays, task, earliest)
         if start is None:
             if task.reservation is not None:
                 tx.emit(ReservationDropped(task_id=task.task_id))
         elif not _same(task.reservation, start, tx.now):
             reserve(tx, task, start)
-        elif earliest.at is None and not has_windows and projections.of(task).nothing_ends:
-            spared.note_start(task.task_id, start)
-    return next_name
+        elif (
+            earliest.at is None
+            and not tx.state.windows.by_name
+            and projections.of(task).nothing_ends
+        ):
+            tx.state.spared.note_start(task.task_id, start)
 
 
 def _is_passed_over(state: MeshState, task: QueuedTask) -> bool:
