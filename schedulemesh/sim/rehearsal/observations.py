@@ -33,27 +33,15 @@ class Observations:
 
     def now(self, demand: tuple[ExternalDemand, ...] | None = None) -> s.ClusterObserved:
         """The nodes as they are now, and what external work waits for; None: as before."""
-        nodes = tuple(self._with_changes())
+        nodes = tuple(_with(list(self._reports.values()), self.more_nodes))
         return s.ClusterObserved(nodes=nodes, external_demand=demand)
 
     @property
     def each_added(self) -> Resources:
         """What each node has that is added: as much as the largest one; nothing where none is."""
-        return self._largest.total if self.more_nodes > 0 and self._reports else NOTHING
-
-    @property
-    def _largest(self) -> NodeReport:
-        return max(self._reports.values(), key=lambda node: (node.total.gpu, node.total.cpu))
-
-    def _with_changes(self) -> Iterator[NodeReport]:
-        """The nodes, and so many more like the largest; below 0: without the last so many."""
-        nodes, more = list(self._reports.values()), self.more_nodes
-        yield from nodes[: max(0, len(nodes) + min(0, more))]
-        if more > 0 and nodes:
-            like = self._largest
-            for number in range(more):
-                node_id = f"more-{number + 1}"
-                yield NodeReport(node_id=node_id, total=like.total, labels=like.labels)
+        if self.more_nodes <= 0 or not self._reports:
+            return NOTHING
+        return _largest(self._reports.values()).total
 
     def start_with(self, nodes: Iterable[Node]) -> s.ClusterObserved:
         """These nodes, of which the history does not have when they joined."""
@@ -106,3 +94,16 @@ def is_of_cluster(event: Event) -> bool:
     return event.kind in NODE_KINDS or (
         event.kind == OBSERVED and isinstance(fact_of(event), ExternalDemandSeen)
     )
+
+
+def _with(nodes: list[NodeReport], more: int) -> Iterator[NodeReport]:
+    """The nodes, and so many more like the largest; below 0: without the last so many."""
+    yield from nodes[: max(0, len(nodes) + min(0, more))]
+    if more > 0 and nodes:
+        like = _largest(nodes)
+        for number in range(more):
+            yield NodeReport(node_id=f"more-{number + 1}", total=like.total, labels=like.labels)
+
+
+def _largest(nodes: Iterable[NodeReport]) -> NodeReport:
+    return max(nodes, key=lambda node: (node.total.gpu, node.total.cpu))
