@@ -82,7 +82,7 @@ def test_members_are_cancelled_also_those_that_run(api, browser):
     assert array(api)["not_completed"] == "0,3-4"
     gone = browser.get("/change?do=cancel&array=sweep&members=3-4").words
     assert "Neither waits nor runs any more: sweep[3-4]" in gone
-    assert "3 of 3" in browser.get("/array?id=sweep&state=cancelled").words
+    assert "3 of 100 members" in browser.get("/array?id=sweep&state=cancelled").words
 
 
 def test_all_members_are_held_and_cancelled(api, browser):
