@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from schedulemesh.server.page import app
 from tests.runtime.composition import InThread
 from tests.server.local import Api
 
@@ -16,6 +17,12 @@ def ray_is_forbidden(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
+
+
+@pytest.fixture(autouse=True)
+def patient_page(monkeypatch):
+    """However busy the machine is, a page does not say that a supervisor is stopped which is slow."""
+    monkeypatch.setattr(app, "_STOPPED_S", 60.0)
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ _OWN_ADDRESS = re.compile(r'(\s(?:href|action|src|data-live)=")/')
 #: Seconds that the supervisor has to answer, or live pages say that it does not.
 _ANSWER_S = 1.0
 #: Seconds after which it is asked whether it answers while a page is not there yet, and that it has for that.
-_PATIENCE_S, _STOPPED_S = 3.0, 3.0
+_PATIENCE_S, _STOPPED_S = 3.0, 5.0
 #: Digits of a position in the events that is read.
 _CURSOR_DIGITS = 16
 #: Fields of a form that are read.
