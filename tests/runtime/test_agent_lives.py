@@ -32,6 +32,7 @@ from schedulemesh.protocol.agents import (
     unpack,
 )
 from schedulemesh.protocol.answers import Details, SavedBytes, decode_answer
+from schedulemesh.runtime.backend import Process
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
 from tests.runtime.story import CALLS
@@ -146,6 +147,27 @@ def test_an_actor_of_ours_that_nobody_claims_is_ended_without_a_restart(lived):
         life.backend.others.add(("space", "somebody's"))
         await asyncio.sleep(SOON_S)  # virtual time
         assert life.backend.living() == {("space", "somebody's")}
+
+    lived(story)
+
+
+def test_a_process_that_ray_has_started_again_meanwhile_is_not_one_left_behind(lived):
+    async def story(life):
+        await life.submit("a", cpu=1)
+        (cleaner,), (actor,) = life.backend.cleaners, life.backend.actors
+        mark = life.backend.process_mark("space", actor.request.name)
+        life.hold("actor")
+        cleaner.left = {mark: [Process(began=1, pid=actor.pid + 1)]}
+        look = await life.held.next("actor")
+        actor.pid += 1
+        report = pack(StartReport(node_id="n", pid=actor.pid))
+        await life.service.agent_restarted("a", life.incarnation("a"), report)
+        cleaner.left = {}
+        life.held.through.add("actor")
+        look.let()
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert life.running.reactor.state.agents["a"].process.pid == actor.pid
+        assert cleaner.killed == []
 
     lived(story)
 

@@ -556,8 +556,9 @@ class Agents:
             agent = agents[mark]
             handle = self.handle(agent.spec.name, agent.incarnation)
             view = await self._look_up(handle)
-            # If Ray has noticed, the restarted process or the end of the agent ends them.
-            if view is not None and view.pid == _pid(agent):
+            # If Ray has noticed, the restarted process or the end of the agent ends them. By now the agent
+            # may have the id of the restarted one, which has the mark, too.
+            if view is not None and view.pid == hosts[mark]:
                 logger.warning("agent %s is dead; ending what it left behind", agent.spec.name)
                 await self.cleanup.kill(node_id, processes)
 
