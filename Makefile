@@ -120,7 +120,7 @@ explore: $(VENV)/.dev ## New examples for every state machine; EXPLORE_EXAMPLES=
 	@set -e; seed=$${EXPLORE_SEED:-$$$$}; echo "EXPLORE_SEED=$$seed"; \
 	SCHEDULEMESH_SEED=$$seed HYPOTHESIS_EXAMPLES=$(or $(EXPLORE_EXAMPLES),1000) HISTORIES_STIMULI=100000 \
 	    $(BIN)/python -m pytest --hypothesis-profile=explore --hypothesis-seed=$$seed --timeout=0 \
-	    $$(grep -rlE 'HYPOTHESIS_EXAMPLES|SCHEDULEMESH_SEED' tests); \
+	    $$(grep -rlE --include='*.py' 'HYPOTHESIS_EXAMPLES|SCHEDULEMESH_SEED' tests); \
 	$(BIN)/python -m tests.runtime.stories --stories $(or $(EXPLORE_EXAMPLES),1000) --seed $$seed; \
 	$(BIN)/python -m tests.sim.mixed_year --days $(or $(EXPLORE_DAYS),365) --seed $$seed
 
