@@ -508,7 +508,7 @@ def test_who_had_a_task_with_the_id_of_a_member_has_no_part_in_the_array(mesh, r
         cancel = CancelTask(task_id=task_id, request_id=f"steal {number}")
         hold = ChangeQueuedTask(task_id=task_id, held=True, request_id=f"hold {number}")
         for request in (cancel, hold, CancelTasks(task_ids=(task_id,)), GetResult(task_id=task_id)):
-            assert "not one of 'bob'" in str(ask(mesh, request, bob)), task_id
+            assert "not one of 'bob'" in ask(mesh, request, bob).refused.error, task_id
 
 
 def test_who_had_a_task_that_was_evicted_has_no_part_in_a_later_one_of_its_id(mesh, room):
@@ -518,7 +518,7 @@ def test_who_had_a_task_that_was_evicted_has_no_part_in_a_later_one_of_its_id(me
     submit(mesh, "t", owner="ada")
     ask(mesh, CompleteTask(task_id="t", request_id="complete"), ada)
     assert "t" in mesh.running.reactor.state.preempted
-    assert "not one of 'bob'" in str(ask(mesh, GetResult(task_id="t"), bob))
+    assert "not one of 'bob'" in ask(mesh, GetResult(task_id="t"), bob).refused.error
     assert not hasattr(ask(mesh, GetResult(task_id="t"), ada), "refused")
 
 

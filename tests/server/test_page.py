@@ -39,7 +39,7 @@ from schedulemesh.server.page import app, reads
 from schedulemesh.server.page.actions import ACTIONS
 from schedulemesh.server.page.bars import bars_of_pool
 from schedulemesh.server.page.call_texts import CALL_TEXTS
-from schedulemesh.server.page.nodes import GpuHolding, gpu_picture
+from schedulemesh.server.page.nodes import GpuHolding, free_numbers, gpu_picture
 from schedulemesh.server.page.texts import TEXTS
 from schedulemesh.server.page.words import WORDS
 from schedulemesh.store.history import fold
@@ -473,6 +473,22 @@ def test_gpus_that_agents_have_reported_are_drawn_where_they_are():
     ]
     # A number that the node does not have any more is drawn nowhere.
     assert gpu_picture(1.0, [GpuHolding("c", "c", "p", 1.0, "", ((7, 1.0),))], 0.0).parts == []
+
+
+def test_the_numbers_of_free_gpus_are_said_where_they_are_known():
+    def held(*numbers):
+        devices = tuple((number, 1.0) for number in numbers)
+        return GpuHolding("a", "a", "p", max(1.0, len(numbers)), "color-1", devices)
+
+    assert free_numbers(4.0, 1.0, [held(0, 3), held(1)]) == [2]
+    assert free_numbers(4.0, 0.0, [held(0, 3), held(1, 2)]) == []
+    # Nobody has said which one the second has, or other Ray work has one.
+    assert free_numbers(4.0, 1.0, [held(0, 3), held()]) == []
+    assert free_numbers(4.0, 2.0, [held(0)]) == []
+    # A half of one is not a free one.
+    half = held(0)._replace(gpus=0.5, devices=((0, 0.5),))
+    assert free_numbers(2.0, 1.5, [half]) == [1]
+    assert free_numbers(2.0, 1.0, [half, half]) == [1]
 
 
 EVIL = '<script>alert("x")</script>\'&{{7777*7777}}'

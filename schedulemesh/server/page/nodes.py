@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -212,10 +213,23 @@ def _row(node: Row, holdings: Sequence[GpuHolding]) -> Mapping[str, Any]:
         "closed_as": closed_as(node),
         "gpu_total": total,
         "gpu_free": node["free"].get("gpu", 0.0),
+        "free_numbers": free_numbers(total, node["free"].get("gpu", 0.0), holdings),
         "gpu_other": other,
         "holdings": holdings,
         "picture": gpu_picture(total, holdings, other),
     }
+
+
+def free_numbers(total: float, free: float, holdings: Sequence[GpuHolding]) -> list[int]:
+    """The numbers of the GPUs of a node of which nobody holds anything; none where it is not known of each
+    that is in use who has it, as of those of other Ray work.
+    """
+    taken: defaultdict[int, float] = defaultdict(float)
+    for holding in holdings:
+        for index, amount in holding.devices:
+            taken[index] += amount
+    is_known = abs(sum(taken.values()) - (total - free)) <= _LEAST
+    return [number for number in range(int(total)) if number not in taken] if is_known else []
 
 
 def gpu_picture(total: float, holdings: Sequence[GpuHolding], other: float) -> GpuPicture:
