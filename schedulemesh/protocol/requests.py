@@ -90,17 +90,11 @@ def _with_stored(request: Call, change: Callable[[bytes], bytes]) -> Call:
     return msgspec.structs.replace(request, saved=saved)
 
 
-def plain_size(data: Encoded) -> int:
-    """The bytes of an encoded request beside those that are stored as they are: what is to be checked of it,
-    for which others wait. Of one that no client of ours has encoded it may be all. Raises ValueError.
+def stored_in(data: Encoded) -> tuple[int, list[LargeBytes]]:
+    """How many bytes of an encoded request are stored as they are, and the large ones among them; the others
+    are to be checked, for which others wait. Of a request that no client of ours has encoded none may be.
+    Raises ValueError.
     """
-    return len(data) - _stored_in(data)[0]
-
-
-def _stored_in(data: Encoded) -> tuple[int, list[LargeBytes]]:
-    """How many bytes of an encoded request are stored as they are, and the large ones among them."""
-    if len(data) <= MAX_BYTES:
-        return 0, []
     reader = Reader(data)
     if reader.size_of_map() == 0 or reader.text() != "request":
         return 0, []
@@ -118,7 +112,7 @@ def _stored_in(data: Encoded) -> tuple[int, list[LargeBytes]]:
 
 
 def _stored_of_state(reader: Reader) -> tuple[int, list[LargeBytes]]:
-    """As ``_stored_in``, of a saved state; what comes before it are texts."""
+    """As ``stored_in``, of a saved state; what comes before it are texts."""
     while reader.text() != "saved":
         reader.text()
     count, most = reader.size_of_map(), len(SavedState.__struct_fields__)
@@ -140,7 +134,10 @@ def _checked(data: Encoded) -> list[LargeBytes]:
     """Refuse what is too much before an object is made of any of it. The large bytes that are stored as they
     are.
     """
-    stored, large = _stored_in(data)
+    if len(data) <= MAX_BYTES:
+        check_values(data)
+        return []
+    stored, large = stored_in(data)
     if (size := len(data) - stored) > MAX_BYTES:
         raise InvalidRequestError(
             f"a request has at most {MAX_BYTES:,} bytes beside classes, arguments and saved states, not "
@@ -164,7 +161,8 @@ def decode_request(data: object) -> Call:
     if type(data) is not bytes and type(data) is not memoryview:
         raise InvalidRequestError(f"a request is sent as bytes, not as {shown(data)}")
     try:
-        request = _decoded(data, _checked(data))
+        large = _checked(data)
+        request = _without_copies(data, large) if large else _decoder().decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidRequestError(str(error)) from error
     if isinstance(request, CallWithBlobs):
@@ -174,10 +172,8 @@ def decode_request(data: object) -> Call:
     return request
 
 
-def _decoded(data: Encoded, large: Sequence[LargeBytes]) -> Call:
+def _without_copies(data: Encoded, large: Sequence[LargeBytes]) -> Call:
     """The request; a decoder would copy each of its large bytes at once."""
-    if not large:
-        return _decoder().decode(data)
     view, mark = memoryview(data), secrets.token_bytes(_MARK_BYTES)
     marks = [mark + number.to_bytes(4, "big") for number in range(len(large))]
     pieces, end = list[Encoded](), 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import takewhile
 
 import msgspec
 
@@ -284,8 +283,12 @@ class Past:
 
     def failed_since(self, at: float) -> int:
         """How many tasks have failed after this time, of those that are still on record."""
-        since = takewhile(lambda one: one.at > at, reversed(self.ended.values()))
-        return sum(one.state is EndState.FAILED for one in since)
+        count = 0
+        for ended in reversed(self.ended.values()):
+            if ended.at <= at:
+                break
+            count += ended.state is EndState.FAILED
+        return count
 
     def forget_ended(self, task_id: str) -> None:
         """A task of this id exists again."""

@@ -290,7 +290,7 @@ class ClusterService(Service):
         return str(journal_address(self._settings, self._backend.session_folder()))
 
     def _about(self) -> SchedulerFigures:
-        state = self._reactor.state
+        state, now = self._reactor.state, self._reactor.now()
         return {
             "name": self._settings.name,
             "namespace": self._settings.namespace,
@@ -301,13 +301,13 @@ class ClusterService(Service):
             "pid": os.getpid(),
             "journal": self._journal,
             "epoch": state.epoch,
-            "time": self._reactor.now(),
+            "time": now,
             "http": self._http.url,
             "pools": len(state.ledger.accounts),
             "agents": len(state.agents),
             "running_tasks": len(state.running),
             "queued_tasks": len(state.queue),
-            "failed_last_hour": state.past.failed_since(self._reactor.now() - _HOUR_S),
+            "failed_last_hour": state.past.failed_since(now - _HOUR_S),
         }
 
     # how
