@@ -292,11 +292,14 @@ def test_whoever_was_evicted_and_is_not_queued_again_was_not_cancelled(
 ):
     filled(browser.api.mesh)
     browser.sign_in()
-    for path in ("/task?id=low", "/evictions", "/timeline"):
+    for path in ("/task?id=low", "/evictions"):
         words = browser.get(f"{path}{'&' if '?' in path else '?'}lang={language}").words
         assert "low" in words
         assert state not in words
     assert title in browser.get("/task?id=low").words
+    evicted = re.split("[,，]", title)[0]
+    # Its form offers all states.
+    assert f"low · p · {evicted} · " in browser.get("/timeline").words
     assert browser.api.get("/tasks/low")["state"] == "cancelled"
 
 
