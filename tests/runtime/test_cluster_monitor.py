@@ -10,7 +10,7 @@ import pytest
 from schedulemesh.api.nodes import CordonNode
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.messages.stimuli import ClockTicked, TaskSubmitted
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.runtime.backend import BackendError, NodeView
 from schedulemesh.runtime.cluster import monitor
@@ -78,6 +78,24 @@ def test_requests_are_served_between_the_portions_of_a_tick(lived, monkeypatch):
         begun, asked_for = steps.index("ClockTicked"), steps.index("CordonRequested")
         assert begun < asked_for < len(steps) - 1 - steps[::-1].index("TickContinued")
         assert reactor.state.cluster.nodes["n"].cordoned
+
+    lived(story)
+
+
+def test_a_tick_is_one_step_where_little_waits_and_runs(lived, monkeypatch):
+    async def story(life):
+        ticks = []
+        life.running.reactor.subscribe(lambda step: ticks.append(step.stimulus))
+
+        async def portions():
+            ticks.clear()
+            await asyncio.sleep(SOON_S)  # virtual time
+            return {one.portion for one in ticks if isinstance(one, ClockTicked)}
+
+        await life.submit("a", cpu=1)
+        assert await portions() == {0}
+        monkeypatch.setattr(monitor, "_FEW_RUNNING", -1)
+        assert await portions() == {monitor._PORTION}
 
     lived(story)
 
