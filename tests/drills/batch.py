@@ -61,8 +61,15 @@ class Named(NamedTuple):
 
     @property
     def never_saves(self) -> bool:
-        """Whether no attempt has ever saved anything."""
-        return self.kind in NEVER_SAVED and not (self.is_job and self.kind == "saves too much")
+        """Whether no attempt has ever saved anything. Of a gang the first member saves; where the other one
+        cannot, that is the state of the gang, and where it fails, there is none.
+        """
+        saves = {"job": "saves too much", "jobs": "saves too much", "gang": "no save"}
+        return self.kind in NEVER_SAVED and self.kind != saves.get(self.shape)
+
+    def restores(self, process: str) -> bool:
+        """Whether a process is given a state where its task is restored."""
+        return self.kind != "no save" or process.endswith("#0")
 
 
 def named(task_id: str) -> Named:

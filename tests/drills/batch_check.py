@@ -171,7 +171,7 @@ class _Ended:
                 wrong.append(f"began at {began}, which was never saved")
             # One that is evicted as soon as it works is restored at step 0.
             steps = {int(step) for _, step in self.marks("restored", process)}
-            if began not in (steps if is_restored else {0}):
+            if began not in (steps if is_restored and self.what.restores(process) else {0}):
                 wrong.append(f"began at step {began}, restored: {is_restored}")
         return wrong
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.drills.acknowledged import Expected, Log
 from tests.drills.agents import began_at
+from tests.drills.batch import named
 from tests.drills.batch_check import BatchCheck, Together
 from tests.drills.checker import DuplicateWatch
 from tests.drills.processes import DrillFailed
@@ -115,6 +116,23 @@ def two_processes():
 
 def test_true_records_are_accepted(records):
     assert records.wrong(killed=KILLED) == ""
+
+
+@pytest.mark.parametrize(
+    ("task_id", "never_saves"),
+    [
+        ("no save.agent-1", True),
+        # Its first member saves, and the state of a gang has what its members have.
+        ("no save.gang-1", False),
+        ("save raises.gang-1", True),
+        ("saves too much.job-1", False),
+        ("saves too much.gang-1", True),
+        ("good.gang-1", False),
+    ],
+)
+def test_what_never_saves_is_known_by_its_kind(task_id, never_saves):
+    assert named(task_id).never_saves is never_saves
+    assert named(task_id).restores(f"{task_id}#1") is not task_id.startswith("no save")
 
 
 def test_a_lost_member_of_an_array_is_noticed(records):
