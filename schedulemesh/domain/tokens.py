@@ -17,6 +17,7 @@ from schedulemesh.domain.numbers import (
     parse_positive,
     parse_priority,
 )
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: The name of the token that a scheduler's HTTP API makes for its own machine.
@@ -84,6 +85,11 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def valid(self, now: float) -> bool:
         """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
+
+
+def needs_role(token: str, role: Role, least: Role) -> Sentence:
+    """The sentence that something needs another role than this one, which is that of a token."""
+    return say("beyond_role", token=token, role=role.value, least=least.value)
 
 
 def parse_role(value: object) -> Role:

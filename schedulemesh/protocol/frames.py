@@ -7,16 +7,15 @@ The supervisor begins with a Greeting. Then the client sends requests, as many a
 
 from __future__ import annotations
 
-import secrets
 import struct
 from collections.abc import Sequence
-from typing import TypeVar, Union
+from typing import Generic, TypeVar, Union
 
 import msgspec
 
 from schedulemesh.config.settings import PROTOCOL_VERSION
 from schedulemesh.errors import ScheduleMeshError
-from schedulemesh.protocol.msgpack_head import LARGE, before_bytes
+from schedulemesh.protocol.msgpack_head import LARGE, before_bytes, new_mark, split_at
 
 #: The most bytes of a message to the supervisor; what has more is sent over Ray.
 MAX_REQUEST = 16 * 1024 * 1024
@@ -49,28 +48,23 @@ class Greeting(Message, tag="greeting", frozen=True):
             raise FrameError("another scheduler, or one of another version, answers at the socket")
 
 
-class Ask(Message, tag="ask", frozen=True):
-    """A request of a client."""
+#: A message as it travels.
+Packed = Union[bytes, memoryview]
+PackedT = TypeVar("PackedT", bytes, memoryview)
+
+
+class Ask(Message, Generic[PackedT], tag="ask", frozen=True):
+    """A request of a client. Of a large one that has arrived the data are where they are, and not copied."""
 
     #: Distinguishes it from the others of its connection that are not answered yet.
     number: int
     #: The encoded request.
-    data: bytes
+    data: PackedT
     #: A packed Credential, or the key of the process of the HTTP API.
     credential: bytes = b""
     #: A packed TokenCaller, on whose behalf the process of the HTTP API asks; empty: it asks for itself.
     caller: bytes = b""
     #: Whether the Ray handles that belong to the answer are needed.
-    handles: bool = True
-
-
-class LargeAsk(Message, tag="ask", frozen=True):
-    """As ``Ask``, where it arrives: the request is read where it is, and not copied."""
-
-    number: int
-    data: memoryview
-    credential: bytes = b""
-    caller: bytes = b""
     handles: bool = True
 
 
@@ -97,16 +91,14 @@ class OverRay(Message, tag="over_ray", frozen=True):
 
 
 MessageT = TypeVar("MessageT")
-#: A message as it travels.
-Packed = Union[bytes, memoryview]
-AnyAsk = Union[Ask, LargeAsk]
-FromClient = Union[Ask, LargeAsk, Withdraw]
+AnyAsk = Union[Ask[bytes], Ask[memoryview]]
+FromClient = Union[AnyAsk, Withdraw]
 FromSupervisor = Union[Answered, OverRay]
 
 _encoder = msgspec.msgpack.Encoder()
 _greetings = msgspec.msgpack.Decoder(Greeting)
-_from_client = msgspec.msgpack.Decoder[Union[Ask, Withdraw]](Union[Ask, Withdraw])
-_large_from_client = msgspec.msgpack.Decoder(LargeAsk)
+_from_client = msgspec.msgpack.Decoder[Union[Ask[bytes], Withdraw]](Union[Ask[bytes], Withdraw])
+_large_from_client = msgspec.msgpack.Decoder(Ask[memoryview])
 _from_supervisor = msgspec.msgpack.Decoder[FromSupervisor](FromSupervisor)
 
 
@@ -116,11 +108,10 @@ def frame(message: Message) -> bytes:
     return _LENGTH.pack(len(packed)) + packed
 
 
-def frame_in_parts(ask: Ask, request: Sequence[bytes]) -> list[bytes]:
+def frame_in_parts(ask: Ask[bytes], request: Sequence[bytes]) -> list[bytes]:
     """The frame of an ask without data, whose encoded request these parts are; they are not copied."""
-    mark = secrets.token_bytes(16)
-    marked = _encoder.encode(msgspec.structs.replace(ask, data=mark))
-    begin, end = marked.split(before_bytes(len(mark)) + mark)
+    mark = new_mark()
+    begin, end = split_at(mark, _encoder.encode(msgspec.structs.replace(ask, data=mark)))
     size = sum(map(len, request))
     begin += before_bytes(size)
     return [_LENGTH.pack(len(begin) + size + len(end)) + begin, *request, end]

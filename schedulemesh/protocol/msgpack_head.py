@@ -8,10 +8,12 @@ of them.
 
 from __future__ import annotations
 
+import secrets
 from typing import NamedTuple
 
 #: Bytes above which a value is not copied at once.
 LARGE = 256 * 1024
+_MARK_BYTES = 16
 
 #: The first bytes of a map, an array, a text and bytes that tell their size in 1, 2 or 4 further bytes.
 _MAPS = {0xDE: 2, 0xDF: 4}
@@ -124,6 +126,16 @@ class Reader:
             raise ValueError("the message is cut off")
         part, self.position = self._data[self.position : end], end
         return part
+
+
+def new_mark() -> bytes:
+    """Random bytes that stand for large ones while the rest of a message is encoded or decoded."""
+    return secrets.token_bytes(_MARK_BYTES)
+
+
+def split_at(mark: bytes, encoded: bytes) -> list[bytes]:
+    """What is between the bytes that are this mark."""
+    return encoded.split(before_bytes(len(mark)) + mark)
 
 
 def before_bytes(size: int) -> bytes:

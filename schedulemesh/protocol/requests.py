@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Union
 
@@ -20,6 +19,8 @@ from schedulemesh.protocol.msgpack_head import (
     Reader,
     before_bytes,
     containers_at_most,
+    new_mark,
+    split_at,
 )
 
 #: The most bytes of an encoded request without those that are stored as they are.
@@ -30,8 +31,6 @@ MAX_VALUES = 100_000
 
 #: The name under which the call with a saved state travels.
 _WITH_STATE = "restore_task"
-#: Random bytes that stand for large ones while the rest of a request is encoded or decoded.
-_MARK_BYTES = 16
 
 Encoded = Union[bytes, memoryview]
 
@@ -59,9 +58,9 @@ def encode_in_parts(request: Call) -> tuple[bytes, ...]:
     large = [data for data in _stored(request) if len(data) > LARGE]
     if not large:
         return (encode_request(request),)
-    mark = secrets.token_bytes(_MARK_BYTES)
+    mark = new_mark()
     marked = _with_stored(request, lambda data: mark if len(data) > LARGE else data)
-    pieces = encode_request(marked).split(before_bytes(_MARK_BYTES) + mark)
+    pieces = split_at(mark, encode_request(marked))
     parts = [pieces[0]]
     for data, piece in zip(large, pieces[1:], strict=True):
         parts += (before_bytes(len(data)), data, piece)
@@ -174,7 +173,7 @@ def decode_request(data: object) -> Call:
 
 def _without_copies(data: Encoded, large: Sequence[LargeBytes]) -> Call:
     """The request; a decoder would copy each of its large bytes at once."""
-    view, mark = memoryview(data), secrets.token_bytes(_MARK_BYTES)
+    view, mark = memoryview(data), new_mark()
     marks = [mark + number.to_bytes(4, "big") for number in range(len(large))]
     pieces, end = list[Encoded](), 0
     for each, place in zip(marks, large, strict=True):

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from schedulemesh.domain.language import Language, preferred_language
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.sentences import Sentence, Text, say
-from schedulemesh.domain.tokens import Role
+from schedulemesh.domain.sentences import Sentence, Text
+from schedulemesh.domain.tokens import Role, needs_role
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.wording import in_requests, reworded, translated
 
@@ -90,7 +90,7 @@ def unavailable(error: Exception) -> Problem:
 
 def beyond_role(caller: TokenCaller, least: Role) -> Problem:
     """What was asked for needs another role than that of the caller."""
-    error = say("beyond_role", token=caller.token.name, role=caller.role.value, least=least.value)
+    error = needs_role(caller.token.name, caller.role, least)
     return Problem(403, Reason.NOT_ALLOWED.value, error)
 
 

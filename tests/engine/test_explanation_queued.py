@@ -715,8 +715,9 @@ def test_the_priority_with_which_it_passes_one_that_came_first_by_its_age_is_eno
     assert "low" in mesh.ends
 
 
-def test_a_gang_that_returns_waits_for_the_end_of_its_extra_members():
-    mesh = Explained(pool("p", gpu=8), nodes=[node("n1", gpu=2), node("n2", gpu=2)])
+def with_members_that_end(spec):
+    """A gang that waits for its next attempt while extra members of the last one are ending."""
+    mesh = Explained(spec, nodes=[node("n1", gpu=2), node("n2", gpu=2)])
     gang = {"bundles": [{"gpu": 1}], "payload": GangPayload(replicas=3), "class_key": "c"}
     mesh.queue("g", on_preempted="requeue", **gang)
     mesh.make_all()
@@ -730,6 +731,11 @@ def test_a_gang_that_returns_waits_for_the_end_of_its_extra_members():
     mesh.leave("g", saved=True)
     for group_id in list(mesh.removes):
         mesh.remove(group_id)
+    return mesh
+
+
+def test_a_gang_that_returns_waits_for_the_end_of_its_extra_members():
+    mesh = with_members_that_end(pool("p", gpu=8))
     found = mesh.explain("g")
     assert codes(found) == [Reason.MEMBERS_ENDING]
     assert found.error.endswith("of its last attempt, is still being saved or stopped")
@@ -751,20 +757,7 @@ def test_a_gang_that_returns_waits_for_the_end_of_its_extra_members():
 )
 def test_a_gang_whose_members_end_says_which_limit_of_its_owner_keeps_it_then(limits, reasons):
     spec = pool("p", gpu=8)
-    mesh = Explained(spec, nodes=[node("n1", gpu=2), node("n2", gpu=2)])
-    gang = {"bundles": [{"gpu": 1}], "payload": GangPayload(replicas=3), "class_key": "c"}
-    mesh.queue("g", on_preempted="requeue", **gang)
-    mesh.make_all()
-    mesh.report("g", capabilities=("save_state",))
-    mesh.tick()
-    for name in list(mesh.starts):
-        mesh.report(name, capabilities=("save_state",))
-    for drained in (True, False):
-        for node_id in ("n1", "n2"):
-            mesh.handle(DrainRequested(node_id=node_id, drained=drained, client="me"))
-    mesh.leave("g", saved=True)
-    for group_id in list(mesh.removes):
-        mesh.remove(group_id)
+    mesh = with_members_that_end(spec)
     mesh.run("other", gpu=1)
     owner_limits = parse_owner_limits({"default": limits})
     mesh.resize(msgspec.structs.replace(spec, owner_limits=owner_limits))

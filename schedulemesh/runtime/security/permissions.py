@@ -25,9 +25,9 @@ from schedulemesh.api.tasks import (
     SubmitTask,
 )
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.sentences import Sentence, Text, say
+from schedulemesh.domain.sentences import Text, say
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
-from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.domain.tokens import Role, TokenSpec, needs_role
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -47,7 +47,7 @@ def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) ->
     if token is None or token.secret_hash != caller.token.secret_hash or not token.valid(now):
         return _refused(say("token_is_void", token=caller.token.name))
     if not request.allows(token.role):
-        return _refused(beyond_role(token, request.least_role))
+        return _refused(needs_role(token.name, token.role, request.least_role))
     if token.role is Role.OPERATOR or request.least_role is Role.VIEWER:
         return None
     beyond = beyond_pools if token.role is Role.POOL_OPERATOR else _why_beyond_limits
@@ -94,11 +94,6 @@ def _limited_task(task: TaskSpec, token: TokenSpec) -> TaskSpec:
     if evict_pools is None and token.role is Role.POOL_OPERATOR:
         evict_pools = token.pools
     return msgspec.structs.replace(task, priority=priority, evict_pools=evict_pools)
-
-
-def beyond_role(token: TokenSpec, least: Role) -> Sentence:
-    """The sentence that a request needs another role than that of a token."""
-    return say("beyond_role", token=token.name, role=token.role.value, least=least.value)
 
 
 def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> Text | None:
